@@ -1,0 +1,1 @@
+assert __name__ == "ingot.compiler", "import ingot.compiler, not compiler"

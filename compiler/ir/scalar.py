@@ -1,0 +1,412 @@
+"""Scalar expressions: what is computed for one element. Shared by the tensor and the loop level.
+
+    scalar := Const(value, dtype)               a literal
+            | Load(buffer, index...)            an element of a buffer; index is index arithmetic
+            | Apply(function, scalars...)       a function of FUNCTIONS, e.g. add, exp, select
+            | Cast(scalar, dtype)               NumPy's astype; float to integer saturates, NaN gives 0
+            | Bitcast(scalar, dtype)            the same bits as another type of that width
+            | IndexValue(dim, dtype)            the value of an index expression
+            | BoundedIndex(scalar, extent, site) an integer used as an index: negative counts from the
+                                                end; out of range is a run-time failure at `site`
+            | Reduce(combiner, variables, body) combine body over the variables' ranges  (tensor level only)
+            | Read(local)                       a value bound by Let                      (loop level only)
+
+`select` is lazy: a Load in an arm happens only where the condition chooses that arm. That is how
+padding reads nothing outside its buffer.
+
+Index arithmetic is `symbolic.Dim`; a data-dependent index is `symbolic.Opaque` around a BoundedIndex,
+so no expression can address outside its buffer. Nodes are immutable and structurally equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.types import DType, TensorType, boolean, i64
+
+Space = Literal["global", "arena", "stack", "register"]
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Row-major memory with a shape. Equal by identity: two buffers named alike are different memory.
+
+    global: given from outside; arena: planned scratch; stack: kernel-local memory of constant size;
+    register: kernel-local, only ever indexed by constants after unrolling.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+    space: Space = "global"
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.dtype, self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.type!r}"
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """A name for a scalar value bound once by Let; equal by identity."""
+
+    name: str
+    dtype: DType
+
+
+Result = Literal["same", "bool"]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A scalar function: its NumPy meaning, arity and the dtype of its result.
+
+    `kinds` are the element kinds it accepts. All arguments have one dtype, except that the first
+    argument of `select` is bool and the second of shifts may be any integer.
+    """
+
+    name: str
+    arity: int
+    evaluate: Callable[..., np.ndarray] = field(compare=False, repr=False)
+    result: Result = "same"
+    kinds: tuple[str, ...] = ("float", "int", "uint", "bool")
+
+
+NUMBERS = ("float", "int", "uint")
+INTEGERS = ("int", "uint")
+BITS = ("int", "uint", "bool")
+FLOATS = ("float",)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    # exp of a non-positive number only, so that neither tail overflows
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+
+
+def _from_math(function: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarray]:
+    vectorised = np.vectorize(function, otypes=[np.float64])
+
+    def evaluate(x: np.ndarray) -> np.ndarray:
+        x = np.asarray(x)
+        return vectorised(x.astype(np.float64)).astype(x.dtype) if x.size else x.copy()
+
+    return evaluate
+
+
+def _lgamma(x: float) -> float:
+    if x == -np.inf or (x <= 0 and x == np.floor(x)):
+        return np.inf
+    return math.lgamma(x)
+
+
+def _digamma(x: float) -> float:
+    """Recurrence up to 10, then the asymptotic series; reflection below zero."""
+    if np.isnan(x) or x == -np.inf or (x <= 0 and x == np.floor(x)):
+        return np.nan
+    if x < 0:
+        return _digamma(1 - x) - np.pi / np.tan(np.pi * x)
+    total = 0.0
+    while x < 10:
+        total -= 1 / x
+        x += 1
+    y = 1 / (x * x)
+    series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y * (1 / 132 - y * (691 / 32760 - y / 12))))))
+    return total + np.log(x) - 0.5 / x - series
+
+
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))).astype(x.dtype)
+
+
+def _integer_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.floor_divide(x, y)
+
+
+def _truncated_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Division rounding towards zero, as C and ONNX do for integers."""
+    x, y = np.broadcast_arrays(x, y)
+    quotient = np.floor_divide(x, y)
+    inexact = (quotient * y != x) & ((x < 0) != (y < 0))
+    return (quotient + inexact.astype(x.dtype)).astype(x.dtype)
+
+
+def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    return x * y + z
+
+
+def _shift_left(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Shifting by the width or more gives 0."""
+    bits = x.dtype.itemsize * 8
+    shifted = np.left_shift(x, np.minimum(y, bits - 1).astype(x.dtype))
+    return np.where(y >= bits, np.zeros_like(x), shifted)
+
+
+def _shift_right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Arithmetic for signed, logical for unsigned; shifting by the width or more gives the sign."""
+    bits = x.dtype.itemsize * 8
+    shifted = np.right_shift(x, np.minimum(y, bits - 1).astype(x.dtype))
+    fill = np.where(x < 0, -1, 0).astype(x.dtype) if x.dtype.kind == "i" else np.zeros_like(x)
+    return np.where(y >= bits, fill, shifted)
+
+
+def _table() -> dict[str, Function]:
+    unary_float = {
+        "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
+        "log10": np.log10, "log1p": np.log1p, "sqrt": np.sqrt, "cbrt": np.cbrt,
+        "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
+        "tanh": np.tanh, "sigmoid": _sigmoid, "softplus": _softplus,
+        "erf": _from_math(math.erf), "erfc": _from_math(math.erfc),
+        "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+        "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh,
+        "acosh": np.arccosh, "atanh": np.arctanh, "lgamma": _from_math(_lgamma),
+        "digamma": _from_math(_digamma), "floor": np.floor, "ceil": np.ceil, "round": np.rint,
+        "trunc": np.trunc,
+    }  # fmt: skip
+    functions = [Function(name, 1, f, kinds=FLOATS) for name, f in unary_float.items()]
+    functions += [
+        Function("neg", 1, np.negative, kinds=NUMBERS),
+        Function("abs", 1, np.abs, kinds=NUMBERS),
+        Function("sign", 1, np.sign, kinds=NUMBERS),
+        Function("not", 1, np.invert, kinds=BITS),
+        Function("isnan", 1, np.isnan, "bool", FLOATS),
+        Function("isinf", 1, np.isinf, "bool", FLOATS),
+        Function("add", 2, np.add, kinds=NUMBERS),
+        Function("sub", 2, np.subtract, kinds=NUMBERS),
+        Function("mul", 2, np.multiply, kinds=NUMBERS),
+        Function("div", 2, np.divide, kinds=FLOATS),
+        Function("floordiv", 2, np.floor_divide, kinds=NUMBERS),
+        Function("truncdiv", 2, _truncated_divide, kinds=INTEGERS),
+        Function("mod", 2, np.mod, kinds=NUMBERS),
+        Function("fmod", 2, np.fmod, kinds=NUMBERS),
+        Function("pow", 2, np.power, kinds=NUMBERS),
+        Function("atan2", 2, np.arctan2, kinds=FLOATS),
+        Function("copysign", 2, np.copysign, kinds=FLOATS),
+        Function("max", 2, np.maximum),
+        Function("min", 2, np.minimum),
+        Function("and", 2, np.bitwise_and, kinds=BITS),
+        Function("or", 2, np.bitwise_or, kinds=BITS),
+        Function("xor", 2, np.bitwise_xor, kinds=BITS),
+        Function("shl", 2, _shift_left, kinds=INTEGERS),
+        Function("shr", 2, _shift_right, kinds=INTEGERS),
+        Function("eq", 2, np.equal, "bool"),
+        Function("ne", 2, np.not_equal, "bool"),
+        Function("lt", 2, np.less, "bool"),
+        Function("le", 2, np.less_equal, "bool"),
+        Function("gt", 2, np.greater, "bool"),
+        Function("ge", 2, np.greater_equal, "bool"),
+        Function("select", 3, np.where),
+        Function("fma", 3, _fma, kinds=NUMBERS),
+    ]
+    return {f.name: f for f in functions}
+
+
+FUNCTIONS: dict[str, Function] = _table()
+
+# Combiners of Reduce: the function that combines, and the value that changes nothing.
+Combiner = Literal["sum", "prod", "max", "min", "any", "all"]
+COMBINERS: dict[Combiner, str] = {
+    "sum": "add", "prod": "mul", "max": "max", "min": "min", "any": "or", "all": "and",
+}  # fmt: skip
+
+
+def identity_of(combiner: Combiner, dtype: DType) -> int | float | bool:
+    """The neutral element: combining it with x gives x, for every x including NaN and infinities."""
+    match combiner:
+        case "sum":
+            # -0.0 is the neutral element of IEEE addition, but NumPy's empty sum is +0.0
+            return 0
+        case "prod":
+            return 1
+        case "any":
+            return False
+        case "all":
+            return True
+        case "max" | "min":
+            if dtype.is_float:
+                return float("-inf") if combiner == "max" else float("inf")
+            if dtype.kind == "bool":
+                return combiner == "min"
+            info = np.iinfo(dtype.numpy)
+            return int(info.min if combiner == "max" else info.max)
+
+
+@dataclass(frozen=True)
+class Const:
+    value: int | float | bool
+    dtype: DType
+
+    def __post_init__(self) -> None:
+        # canonical Python number, so that equal constants are equal nodes (NaN included, by repr)
+        object.__setattr__(self, "value", np.asarray(self.value).astype(self.dtype.numpy).item())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self.dtype == other.dtype and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash((repr(self.value), self.dtype))
+
+
+@dataclass(frozen=True)
+class Load:
+    buffer: Buffer
+    index: tuple[Dim, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+
+@dataclass(frozen=True)
+class Apply:
+    function: Function
+    args: tuple[Scalar, ...]
+
+    @property
+    def dtype(self) -> DType:
+        if self.function.result == "bool":
+            return boolean
+        return self.args[1 if self.function.name == "select" else 0].dtype
+
+
+@dataclass(frozen=True)
+class Cast:
+    value: Scalar
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Bitcast:
+    """The same bits seen as another type of the same width."""
+
+    value: Scalar
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class IndexValue:
+    dim: Dim
+    dtype: DType = i64
+
+
+@dataclass(frozen=True)
+class BoundedIndex:
+    value: Scalar
+    extent: Dim
+    site: str
+
+    @property
+    def dtype(self) -> DType:
+        return i64
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Combine `body` for every point of the variables' ranges (each from 0 to its extent)."""
+
+    combiner: Combiner
+    variables: tuple[Dim, ...]
+    extents: tuple[Dim, ...]
+    body: Scalar
+
+    @property
+    def dtype(self) -> DType:
+        return self.body.dtype
+
+
+@dataclass(frozen=True)
+class Read:
+    local: Local
+
+    @property
+    def dtype(self) -> DType:
+        return self.local.dtype
+
+
+Scalar = Const | Load | Apply | Cast | Bitcast | IndexValue | BoundedIndex | Reduce | Read
+
+
+def apply(name: str, *args: Scalar) -> Scalar:
+    """FUNCTIONS[name] of args; all arguments must already have the right types."""
+    return Apply(FUNCTIONS[name], args)
+
+
+def constant(value: int | float | bool, dtype: DType) -> Const:
+    return Const(value, dtype)
+
+
+def cast(value: Scalar, dtype: DType) -> Scalar:
+    if value.dtype == dtype:
+        return value
+    if isinstance(value, Const):
+        return Const(value.value, dtype)
+    if isinstance(value, IndexValue) and dtype.is_integer and dtype.bits >= 32:
+        return IndexValue(value.dim, dtype)
+    return Cast(value, dtype)
+
+
+def bounded_index(value: Scalar, extent: Dim, site: str) -> Dim:
+    """Index arithmetic for an integer read at run time: always within [0, extent)."""
+    if isinstance(value, Const) and isinstance(extent, int):
+        position = int(value.value) + (extent if value.value < 0 else 0)
+        if 0 <= position < extent:
+            return position
+    if isinstance(value, IndexValue):
+        inside = symbolic.less(value.dim, extent)
+        if inside and symbolic.is_nonnegative(value.dim):
+            return value.dim
+    return symbolic.opaque(BoundedIndex(value, extent, site), 0, extent - 1)
+
+
+def predicate(left: Dim, relation: Literal["lt", "le", "eq", "ge"], right: Dim) -> Scalar:
+    """A comparison of index expressions as a bool scalar, decided now when it can be."""
+    decided = {
+        "lt": lambda: symbolic.less(left, right),
+        "le": lambda: symbolic.less_equal(left, right),
+        "ge": lambda: symbolic.less_equal(right, left),
+        "eq": lambda: symbolic.equal(left, right),
+    }[relation]()
+    if decided is not None:
+        return Const(decided, boolean)
+    return apply(relation, IndexValue(left), IndexValue(right))
+
+
+def both(*conditions: Scalar) -> Scalar:
+    """Conjunction; true constants vanish, a false one decides."""
+    result: Scalar = Const(True, boolean)
+    for condition in conditions:
+        if isinstance(condition, Const):
+            if not condition.value:
+                return condition
+        elif isinstance(result, Const):
+            result = condition
+        else:
+            result = apply("and", result, condition)
+    return result
+
+
+def select(condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
+    if isinstance(condition, Const):
+        return yes if condition.value else no
+    return apply("select", condition, yes, no)
+
+
+def children(scalar: Scalar) -> tuple[Scalar, ...]:
+    match scalar:
+        case Apply(_, args):
+            return args
+        case Cast(value) | Bitcast(value) | BoundedIndex(value):
+            return (value,)
+        case Reduce(body=body):
+            return (body,)
+        case _:
+            return ()

@@ -1,0 +1,1 @@
+assert __name__ == "ingot.frontends", "import ingot.frontends, not frontends"

@@ -1,0 +1,1 @@
+assert __name__ == "ingot.runtime", "import ingot.runtime, not runtime"
