@@ -364,7 +364,21 @@ def bounded_index(value: Scalar, extent: Dim, site: str) -> Dim:
         inside = symbolic.less(value.dim, extent)
         if inside and symbolic.is_nonnegative(value.dim):
             return value.dim
-    return symbolic.opaque(BoundedIndex(value, extent, site), 0, extent - 1)
+    return symbolic.Opaque(BoundedIndex(value, extent, site), 0, extent - 1, depends=index_atoms(value))
+
+
+def index_atoms(scalar: Scalar) -> frozenset[symbolic.Atom]:
+    """The symbols and variables that the indices inside a scalar expression use."""
+    match scalar:
+        case Load(index=index):
+            return frozenset().union(*(symbolic.atoms(i) for i in index))
+        case IndexValue(dim=dim):
+            return symbolic.atoms(dim)
+        case Reduce(variables=variables, extents=extents, body=body):
+            outer = frozenset().union(index_atoms(body), *(symbolic.atoms(e) for e in extents))
+            return outer - frozenset().union(*(symbolic.atoms(v) for v in variables))
+        case _:
+            return frozenset().union(*(index_atoms(c) for c in children(scalar)))
 
 
 def predicate(left: Dim, relation: Literal["lt", "le", "eq", "ge"], right: Dim) -> Scalar:

@@ -86,11 +86,11 @@ class InlineReader:
 def axes(shape: tuple[Dim, ...], names: str = "ijklmnopqrstuvwxyz") -> tuple[Dim, ...]:
     """One fresh variable per dim, ranging over it. A dim of extent 1 has only the index 0."""
     return tuple(
-        0 if dim == 1 else symbolic.variable(names[n % len(names)], 0, dim - 1) for n, dim in enumerate(shape)
+        0 if dim == 1 else symbolic.Variable(names[n % len(names)], 0, dim - 1) for n, dim in enumerate(shape)
     )
 
 
 def reduction(combiner: str, shape: tuple[Dim, ...], body: Callable[..., Scalar]) -> Scalar:
     """Reduce over fresh variables ranging over `shape`."""
-    variables = tuple(symbolic.variable(f"r{n}", 0, dim - 1) for n, dim in enumerate(shape))
+    variables = tuple(symbolic.Variable(f"r{n}", 0, dim - 1) for n, dim in enumerate(shape))
     return Reduce(combiner, variables, tuple(shape), body(*variables))  # type: ignore[arg-type]

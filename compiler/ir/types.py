@@ -89,7 +89,7 @@ def dtype_of(array_or_dtype: object) -> DType:
 def as_dim(dim: object) -> Dim:
     """An int, a symbolic expression, or a text of one."""
     if isinstance(dim, str):
-        return symbolic.parse(dim, symbolic.symbol)
+        return symbolic.parse(dim, symbolic.Symbol)
     if isinstance(dim, (int, np.integer)) and not isinstance(dim, bool):
         if dim < 0:
             raise ValueError(f"a dimension cannot be negative: {dim}")
