@@ -2,6 +2,7 @@
 
 import ast
 import os
+import tomllib
 
 import networkx
 import pytest
@@ -97,6 +98,14 @@ def test_package_reaches_its_folders_through_relative_links(folder):
         f"{PACKAGE}/{folder} is not a link; was the checkout made with core.symlinks off?"
     )
     assert os.readlink(link) == f"../{folder}"
+
+
+@pytest.mark.parametrize("folder", LINKED_FOLDERS)
+def test_type_checker_is_given_every_link(folder):
+    """Pyright passes over links that it is not given by name, and then reports no error at all."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pyright"]
+    assert f"{PACKAGE}/{folder}" in settings["include"]
+    assert folder not in settings["include"], "the same file under a second name"
 
 
 @pytest.mark.parametrize("folder", LINKED_FOLDERS)
