@@ -1,7 +1,7 @@
 """Compiling, training and running need no C compiler, assembler or linker.
 
-The work is done in a process whose PATH leads nowhere, and which notes every program that it starts: neither a
-name looked up on PATH nor an absolute path can hide a compiler.
+The work is done in a process whose PATH leads nowhere, and which notes every program that it starts; neither
+a name looked up on PATH nor an absolute path can hide a compiler.
 """
 
 import json
