@@ -62,6 +62,8 @@ class Op(ABC):
     name: ClassVar[str] = ""
     differentiable: ClassVar[bool] = True
     cheap: ClassVar[bool] = True  # costs about as much as reading its operands again: may be recomputed
+    rereads: ClassVar[bool] = False  # reads elements of its operands many times (matmul, convolution, gather)
+    movement: ClassVar[bool] = False  # copies elements without arithmetic: never costs more than the copy
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     def __init_subclass__(cls, abstract: bool = False, **keywords: Any) -> None:

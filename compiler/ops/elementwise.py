@@ -228,6 +228,8 @@ class Where(Op):
 class Cast(Op):
     """y[i] = x[i] as another element type. Float to integer truncates and saturates; NaN becomes 0."""
 
+    movement = True
+
     dtype: DType
 
     def infer(self, x: TensorType) -> TensorType:

@@ -20,6 +20,8 @@ from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, shape_text
 class Constant(Op):
     """A literal: few elements, known now. Large constants are graph inputs of role `constant`."""
 
+    movement = True
+
     data: bytes
     dtype: DType
     shape: tuple[int, ...] = ()
@@ -101,6 +103,8 @@ class Get(Op):
 class Broadcast(Op):
     """y[..., i, ...] = x[..., 0 or i, ...]: NumPy's broadcasting to `shape`."""
 
+    movement = True
+
     shape: tuple[Dim, ...]
 
     def infer(self, x: TensorType) -> TensorType:
@@ -134,6 +138,8 @@ class Broadcast(Op):
 @dataclass(frozen=True)
 class Reshape(Op):
     """The same elements in row-major order under another shape."""
+
+    movement = True
 
     shape: tuple[Dim, ...]
 
@@ -217,6 +223,8 @@ def _matching_groups(
 @dataclass(frozen=True)
 class Transpose(Op):
     """y[i...] = x[j...] where j[perm[n]] = i[n]"""
+
+    movement = True
 
     perm: tuple[int, ...]
 

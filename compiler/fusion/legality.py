@@ -1,0 +1,88 @@
+"""What may be computed together: facts about definitions, no preferences.
+
+Definitions of one kernel share loops over their leading axes (`outer`). A definition may join a kernel when
+every element it reads from inside the kernel belongs to the same outer iteration: the first len(outer)
+indices of each such load are exactly its own first variables. Everything else follows from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.scalar import Apply, BoundedIndex, Buffer, Cast, Load, Reduce, Scalar, children
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Definition
+
+
+def loads_of(scalar: Scalar) -> Iterator[Load]:
+    """Every load of an expression, those inside data-dependent indices included; shared parts once."""
+    seen: set[int] = set()
+    stack: list[Scalar] = [scalar]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Load):
+            yield node
+            for dim in node.index:
+                stack.extend(_payloads(dim))
+        stack.extend(children(node))
+
+
+def _payloads(dim: Dim) -> Iterator[Scalar]:
+    if isinstance(dim, int):
+        return
+    for atom in symbolic.atoms(dim):
+        if isinstance(atom, symbolic.Opaque) and isinstance(atom.payload, BoundedIndex):
+            yield atom.payload
+
+
+def aligned_depth(definition: Definition, inside: Sequence[Buffer]) -> int:
+    """The longest prefix of the definition's axes that every load from `inside` follows exactly."""
+    depth = len(definition.variables)
+    members = set(inside)
+    for load in loads_of(definition.value):
+        if load.buffer in members:
+            depth = min(depth, _common_prefix(load.index, definition.variables))
+    return depth
+
+
+def _common_prefix(left: Sequence[Dim], right: Sequence[Dim]) -> int:
+    count = 0
+    for a, b in zip(left, right, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def has_reduce(scalar: Scalar) -> bool:
+    return isinstance(scalar, Reduce) or any(has_reduce(c) for c in children(scalar))
+
+
+def extract_reductions(definition: Definition, name: str) -> tuple[Definition, ...]:
+    """Give each Reduce below the root a definition of its own:
+
+    y[i] = f(sum(k: ...))  ->  t[i] = sum(k: ...);  y[i] = f(t[i])
+    """
+    if isinstance(definition.value, Reduce) or not has_reduce(definition.value):
+        return (definition,)
+    made: list[Definition] = []
+
+    def rewrite(node: Scalar) -> Scalar:
+        match node:
+            case Reduce():
+                buffer = Buffer(f"{name}.{len(made)}", node.dtype, definition.buffer.shape)
+                made.append(Definition(buffer, definition.variables, node))
+                return Load(buffer, definition.variables)
+            case Apply(function, args):
+                return Apply(function, tuple(rewrite(a) for a in args))
+            case Cast(value, dtype):
+                return Cast(rewrite(value), dtype)
+            case _:
+                return node
+
+    value = rewrite(definition.value)
+    return (*made, Definition(definition.buffer, definition.variables, value))
