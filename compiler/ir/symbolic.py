@@ -23,6 +23,7 @@ from typing import Any, SupportsIndex, TypeAlias, Union
 MAXIMUM_TERMS = 4096  # a product that expands to more monomials is a mistake of the caller
 PROOF_TERMS = 64  # larger sums are only bounded by plain interval arithmetic
 SIMPLIFY_DEPTH = 24  # deeper nests of divisions are kept as written
+SPLIT_STEPS = 16  # rounds of polynomial long division
 MEMO_ENTRIES = 1 << 14
 
 _serials = itertools.count()
@@ -131,9 +132,17 @@ class Atom(Expr):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
-    def _initialise(self, key: tuple, rank: int, leaves: frozenset[Atom] | None, divides: bool = False) -> None:
-        self.constant = 0
-        self._terms = {((self, 1),): 1}
+    def _initialise(
+        self,
+        key: tuple,
+        rank: int,
+        leaves: frozenset[Atom] | None = None,
+        divides: bool = False,
+        fixed: int | None = None,
+    ) -> None:
+        self.constant = fixed or 0
+        # An atom with a single possible value vanishes from whatever it is used in (loops of one iteration).
+        self._terms = {((self, 1),): 1} if fixed is None else {}
         self._hash = None
         self._key = key
         self._rank = rank
@@ -158,7 +167,7 @@ class Symbol(Atom):
                 return found
             self = object.__new__(cls)
             self.name, self.lower, self.upper = name, lower, upper
-            self._initialise((0, name, 0, (_bound_key(lower), _bound_key(upper))), 0, None)
+            self._initialise((0, name, 0, (_bound_key(lower), _bound_key(upper))), 0, fixed=_fixed(lower, upper))
             _interned[cls, name, lower, upper] = self
             return self
 
@@ -174,7 +183,8 @@ class Variable(Atom):
     def __init__(self, name: str, lower: Dim | None = None, upper: Dim | None = None) -> None:
         self.name, self.lower, self.upper = name, lower, upper
         self.serial = next(_serials)
-        self._initialise((1, name, self.serial, ()), _bounded_rank(lower, upper), None)
+        rank = _bounded_rank(lower, upper)
+        self._initialise((1, name, self.serial, ()), rank, fixed=_fixed(lower, upper))
 
     def __reduce__(self) -> tuple:
         return Variable, (self.name, self.lower, self.upper)
@@ -201,7 +211,7 @@ class Opaque(Atom):
             self.identity = _identities.setdefault(payload, _Identity())
         self._payload_hash = hash((Opaque, payload))
         rank = _bounded_rank(lower, upper)
-        self._initialise((2, "", self.identity.serial, ()), rank, None)
+        self._initialise((2, "", self.identity.serial, ()), rank, fixed=_fixed(lower, upper))
         self._atoms = self.depends | {self}
 
     def __eq__(self, other: object) -> bool:
@@ -308,6 +318,15 @@ def _bound_key(bound: int | None) -> tuple[int, int]:
     return (0, 0) if bound is None else (1, bound)
 
 
+def _fixed(lower: Dim | None, upper: Dim | None) -> int | None:
+    return lower if isinstance(lower, int) and lower == upper else None
+
+
+def _settle(dim: Dim) -> Dim:
+    """The dim, or its value when only one is possible."""
+    return dim if isinstance(dim, int) or dim._terms else dim.constant
+
+
 def _monomial_key(monomial: Monomial) -> tuple:
     return tuple((atom._key, -power) for atom, power in monomial)
 
@@ -388,7 +407,7 @@ def _add(left: Expr | int, right: Dim, factor: int) -> Dim:
     if isinstance(right, int):
         if isinstance(left, int):
             return left + factor * right
-        return _build(left._terms, left.constant + factor * right) if right else left
+        return _build(left._terms, left.constant + factor * right) if right else _settle(left)
     if isinstance(left, int):
         return _add(_scale(right, factor), left, 1)
     terms = dict(left._terms)
@@ -406,7 +425,7 @@ def _scale(dim: Dim, factor: int) -> Dim:
     if factor == 0:
         return 0
     if factor == 1:
-        return dim
+        return _settle(dim)
     terms = {monomial: factor * coefficient for monomial, coefficient in dim._terms.items()}
     if dim._divides and factor != -1:
         return _recombine(terms, factor * dim.constant)
@@ -589,6 +608,19 @@ def _truncate(dividend: int, divisor: int) -> int:
 
 
 def _split(dim: Dim, divisor: Dim) -> tuple[Dim, Dim]:
+    """(q, r) with dim == q*divisor + r, where the divisor visibly divides no term of r."""
+    quotient, remainder = _split_once(dim, divisor)
+    if quotient == 0:
+        return 0, dim
+    for _ in range(SPLIT_STEPS):
+        more, rest = _split_once(remainder, divisor)
+        if more == 0:
+            break
+        quotient, remainder = quotient + more, rest
+    return quotient, remainder
+
+
+def _split_once(dim: Dim, divisor: Dim) -> tuple[Dim, Dim]:
     """(q, r) with dim == q*divisor + r, where q collects the terms that the divisor visibly divides."""
     if isinstance(divisor, int):
         return _split_constant(dim, divisor)
@@ -718,6 +750,7 @@ def _depth_allows(dim: Dim) -> bool:
 
 @lru_cache(MEMO_ENTRIES)
 def _floor_divide(dividend: Dim, divisor: Dim) -> Dim:
+    dividend, divisor = _settle(dividend), _settle(divisor)
     if isinstance(divisor, int):
         if divisor == 0:
             raise ZeroDivisionError(f"division of the symbolic integer `{to_text(dividend)}` by zero")
@@ -769,6 +802,7 @@ def _divide_remainder(dividend: Dim, divisor: Dim) -> Dim:
 
 @lru_cache(MEMO_ENTRIES)
 def _modulo(dividend: Dim, divisor: Dim) -> Dim:
+    dividend, divisor = _settle(dividend), _settle(divisor)
     if isinstance(divisor, int):
         if divisor == 0:
             raise ZeroDivisionError(f"remainder of the symbolic integer `{to_text(dividend)}` by zero")
@@ -1129,7 +1163,7 @@ def _extremum(kind: type[Minimum] | type[Maximum], dims: tuple[Dim, ...], sign: 
     flat: dict[Dim, None] = {}
     for dim in dims:
         for argument in dim.arguments if isinstance(dim, kind) else (dim,):
-            flat[argument] = None
+            flat[_settle(argument)] = None
     kept: list[Dim] = []
     for argument in sorted(flat, key=_dim_key):
         if any(_proved(_scale(argument - other, sign)) for other in kept):
@@ -1262,6 +1296,8 @@ def linear_coefficient(dim: Dim, variable: Atom) -> Dim | None:
     """c with dim == c*variable + rest, both without the variable; 0 if it does not occur, None if not affine."""
     if isinstance(dim, int) or variable not in atoms(dim):
         return 0
+    if dim is variable:
+        return 1
     powers = _powers(dim, variable)
     if max(powers) > 1 or variable in atoms(powers[0]) or variable in atoms(powers.get(1, 0)):
         return None
@@ -1273,7 +1309,7 @@ def without(dim: Dim, variable: Atom) -> Dim:
     coefficient = linear_coefficient(dim, variable)
     if coefficient is None:
         raise ValueError(f"`{to_text(dim)}` is not affine in `{to_text(variable)}`")
-    return dim - coefficient * variable
+    return 0 if dim is variable else dim - coefficient * variable
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -1286,6 +1322,8 @@ def to_text(dim: Dim, names: Callable[[Any], str] | None = None) -> str:
     """Text that `parse` reads back, such as `2*batch + i//4 - 1`; the same in every process."""
     if isinstance(dim, int):
         return str(dim)
+    if isinstance(dim, Atom):
+        return _atom_text(dim, names)
     parts: list[str] = []
     for monomial, coefficient in dim.terms:
         text = _term_text(monomial, abs(coefficient), names)
