@@ -37,7 +37,7 @@ demo: $(VENV)/.installed
 test: lint types unit
 
 lint: $(VENV)/.installed-dev
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --output-format concise .
 
 types: $(VENV)/.installed-dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
