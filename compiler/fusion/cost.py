@@ -1,0 +1,46 @@
+"""What is worth computing together: preferences, as named numbers.
+
+Weights are in units of one cheap vector instruction per element. The limits bound code size and the
+work that is done twice; measured choices belong here, with the measurement in the comment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.graph import Value
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ops.base import Op
+
+ASSUMED_DIM = 64  # what an unbounded symbolic dim is taken to be when sizes are compared
+
+
+@dataclass(frozen=True)
+class FusionLimits:
+    inline_weight: int = 48  # arithmetic in one inlined expression
+    inline_loads: int = 12  # memory streams of one expression
+    duplicate_weight: int = 1  # an expression cheaper than this is recomputed for each reader
+    kernel_definitions: int = 12  # definitions in one kernel: live registers and code size
+    horizontal_definitions: int = 48  # independent updates in one kernel: one pass over memory, no shared values
+    serial_row_elements: int = 1 << 16  # rows longer than this want parallelism inside the row
+
+
+def weight(value: Value) -> int:
+    """Arithmetic per element of one op."""
+    op = value.op
+    assert isinstance(op, Op)
+    if op.movement:
+        return 0
+    return 1 if op.cheap else 8
+
+
+def estimate(dim: Dim) -> int:
+    """A number to compare sizes with; unbounded symbolic dims count as ASSUMED_DIM."""
+    if isinstance(dim, int):
+        return dim
+    env = {}
+    for atom in symbolic.atoms(dim):
+        lower, upper = symbolic.bounds(atom)
+        env[atom] = min(upper, ASSUMED_DIM) if upper is not None else max(lower or 0, ASSUMED_DIM)
+    return symbolic.evaluate(dim, env)

@@ -1,0 +1,557 @@
+"""Graph to kernels: which values are computed where they are read, which get memory, and which kernels
+they are computed in. The result is a printable FusionPlan; every decision carries its reason.
+
+Three steps, each a walk in topological order:
+1. inline: an injective value (no reduction) may be computed by its readers instead of stored;
+2. place: each stored value becomes one or more definitions, in a kernel of their own or joined to a
+   producer's kernel (epilogues, rows) when legality.py allows and it saves a pass over memory;
+3. horizontal: small independent elementwise kernels (optimiser updates) become one.
+
+Invariant: kernels form a DAG; a value is defined in exactly one kernel; nothing is recomputed but what
+step 1 says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ingot.compiler.fusion.cost import FusionLimits, estimate, weight
+from ingot.compiler.fusion.legality import aligned_depth, extract_reductions, has_reduce, loads_of
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.graph import Graph, Input, Value, users_of
+from ingot.compiler.ir.scalar import Buffer, Reduce, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import BufferReader, Definition, InlineReader, Kernel, Reader, axes
+from ingot.compiler.ir.types import TupleType
+from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.structure import Get, Reshape, reshape_index
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice about one value: what was decided and why."""
+
+    value: Value
+    choice: str  # inlined | stored | joined | separate | view
+    reason: str
+    kernel: str = ""
+
+
+@dataclass(frozen=True)
+class ViewStep:
+    """`buffer` is another shape for the memory of `base`."""
+
+    buffer: Buffer
+    base: Buffer
+
+
+@dataclass(frozen=True)
+class KernelStep:
+    kernel: Kernel
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """An op that brings its own loops."""
+
+    name: str
+    value: Value
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True)
+class RegionStep:
+    """Control flow: its regions are planned by themselves."""
+
+    name: str
+    value: Value
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+
+Step = KernelStep | LoopStep | RegionStep
+
+
+@dataclass(frozen=True)
+class FusionPlan:
+    """`steps` in an executable order; `views` name shapes of stored buffers; `buffers` tell where each stored
+    value is (inputs included); `outputs` are the buffers of the graph's outputs, in order."""
+
+    steps: tuple[Step, ...]
+    views: tuple[ViewStep, ...]
+    buffers: dict[Value, Buffer]
+    outputs: tuple[Buffer, ...]
+    decisions: tuple[Decision, ...]
+
+    def __str__(self) -> str:
+        lines = []
+        for d in self.decisions:
+            name = getattr(d.value.op, "name", "input")
+            where = f" in {d.kernel}" if d.kernel else ""
+            lines.append(f"{name} {d.value.type!r}: {d.choice}{where}: {d.reason}")
+        return "\n".join(lines)
+
+
+@dataclass(eq=False)
+class _Group:
+    """A kernel while it is being put together."""
+
+    number: int
+    outer: tuple[Dim, ...]
+    kind: str  # elementwise | reduction | rows | contraction | alone
+    definitions: list[Definition] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    step: Step | None = None  # for steps that are not kernels
+    reads: set[Buffer] = field(default_factory=set)  # buffers of other groups
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [d.buffer for d in self.definitions]
+
+
+def partition(graph: Graph, limits: FusionLimits | None = None, fuse: bool = True) -> FusionPlan:
+    return _Partition(graph, limits or FusionLimits(), fuse).run()
+
+
+class _Partition:
+    def __init__(self, graph: Graph, limits: FusionLimits, fuse: bool) -> None:
+        self.graph = graph
+        self.limits = limits
+        self.fuse = fuse
+        self.users = users_of(graph)
+        self.outputs = set(graph.outputs)
+        self.inlined: set[Value] = set()
+        self.expression_weight: dict[Value, int] = {}
+        self.expression_loads: dict[Value, frozenset[Value]] = {}
+        self.is_reduction: dict[Value, bool] = {}
+        self.buffers: dict[Value, Buffer] = {}
+        self.views: dict[Buffer, ViewStep] = {}
+        self.groups: list[_Group] = []
+        self.group_of: dict[Buffer, _Group] = {}
+        self.before: dict[_Group, set[_Group]] = {}  # groups that must run earlier, transitively
+        self.decisions: list[Decision] = []
+        self._readers: dict[Value, Reader] = {}
+
+    def run(self) -> FusionPlan:
+        for n, value in enumerate(self.graph.inputs):
+            op = value.op
+            assert isinstance(op, Input)
+            self.buffers[value] = Buffer(op.name or f"input{n}", value.tensor.dtype, value.shape)
+        body = self.graph.body
+        for value in body:
+            self._decide_inline(value)
+        for value in body:
+            if value not in self.inlined and not isinstance(value.op, Get):
+                self._place(value)
+        outputs = self._output_buffers()
+        if self.fuse:
+            self._merge_independent()
+        self._read_states_before_updates(outputs)
+        steps = tuple(self._finish(g, set(outputs)) for g in self._ordered())
+        return FusionPlan(steps, tuple(self.views.values()), self.buffers, outputs, tuple(self.decisions))
+
+    # --- step 1: what is computed where it is read ----------------------------------------------
+
+    def _decide_inline(self, value: Value) -> None:
+        op = value.op
+        assert isinstance(op, Op)
+        if isinstance(op, Get) or type(op).way_down() != "lower":
+            return
+        self.is_reduction[value] = has_reduce(self._lowered_from_memory(value))
+        total = weight(value)
+        loads: set[Value] = set()
+        for arg in value.args:
+            total += self.expression_weight.get(arg, 0) if arg in self.inlined else 0
+            loads |= self.expression_loads[arg] if arg in self.inlined else {arg}
+        reason = self._why_stored(value, total, len(loads))
+        if reason is None:
+            self.inlined.add(value)
+            self.expression_weight[value] = total
+            self.expression_loads[value] = frozenset(loads)
+            self.decisions.append(Decision(value, "inlined", "computed by its readers"))
+        else:
+            self.decisions.append(Decision(value, "stored", reason))
+
+    def _lowered_from_memory(self, value: Value) -> Scalar:
+        op = value.op
+        assert isinstance(op, Op)
+        reads = [BufferReader(Buffer("x", a.tensor.dtype, a.shape)) for a in value.args]
+        return op.lower(value.tensor, axes(value.shape), *reads)
+
+    def _why_stored(self, value: Value, total: int, loads: int) -> str | None:
+        """The reason to give a value memory, or None when its readers compute it."""
+        if value in self.outputs:
+            return "it is an output"
+        if self.is_reduction[value]:
+            return "a reduction is computed once"
+        users = self.users[value]
+        if not self.fuse and not (value.op.movement and not value.args):  # type: ignore[attr-defined]
+            return "fusion is off"
+        for user in users:
+            op = user.op
+            assert isinstance(op, Op)
+            if isinstance(op, Get) or type(op).way_down() != "lower":
+                return f"{op.name} reads it from memory"
+            if isinstance(op, Reshape) and total + loads and not _plain_reshape(user) and value.args:
+                return "a reshape of it is a view of memory"
+            if op.rereads and total > 0:
+                return f"{op.name} reads its elements more than once"
+            if total > 0 and estimate(user.tensor.size) > 2 * estimate(value.tensor.size) and not op.rereads:
+                return f"{op.name} stretches it: computing it once is cheaper"
+        if len(users) > 1 and total > self.limits.duplicate_weight:
+            return f"it has {len(users)} readers and costs {total} per element"
+        if total > self.limits.inline_weight:
+            return f"the expression would cost {total} per element"
+        if loads > self.limits.inline_loads:
+            return f"the expression would read {loads} tensors"
+        return None
+
+    # --- readers ---------------------------------------------------------------------------------
+
+    def reader(self, value: Value) -> Reader:
+        known = self._readers.get(value)
+        if known is None:
+            known = self._readers[value] = self._make_reader(value)
+        return known
+
+    def _make_reader(self, value: Value) -> Reader:
+        if value not in self.inlined:
+            return BufferReader(self.buffers[value])
+        op = value.op
+        assert isinstance(op, Op)
+        if isinstance(op, Reshape) and not _plain_reshape(value):
+            return BufferReader(self._view(value))
+        reads = [self.reader(a) for a in value.args]
+        cache: dict[tuple[Dim, ...], Scalar] = {}
+
+        def compute(*index: Dim) -> Scalar:
+            if index not in cache:
+                cache[index] = op.lower(value.tensor, index, *reads)
+            return cache[index]
+
+        return InlineReader(value.tensor, compute)
+
+    def _view(self, value: Value) -> Buffer:
+        """A buffer of the reshaped type over the memory of the argument."""
+        source = value.args[0]
+        while source in self.inlined and isinstance(source.op, Reshape):
+            source = source.args[0]
+        base = self._stored(source)
+        buffer = Buffer(f"{base.name}.view", value.tensor.dtype, value.shape)
+        root = self.views[base].base if base in self.views else base
+        self.views[buffer] = ViewStep(buffer, root)
+        self.decisions.append(Decision(value, "view", f"another shape for the memory of {root.name}"))
+        return buffer
+
+    def _stored(self, value: Value) -> Buffer:
+        """The buffer of a value; an inlined one is given memory now."""
+        if value in self.inlined:
+            self.inlined.discard(value)
+            self._readers.pop(value, None)
+            self._place(value)
+        return self.buffers[value]
+
+    # --- step 2: kernels --------------------------------------------------------------------------
+
+    def _place(self, value: Value) -> None:
+        op = value.op
+        assert isinstance(op, Op)
+        way = type(op).way_down()
+        if way in ("loops", "regions"):
+            self._place_alone(value, way)
+            return
+        if isinstance(op, Reshape):
+            source = value.args[0]
+            while source in self.inlined and isinstance(source.op, Reshape):
+                source = source.args[0]
+            if source not in self.inlined and value not in self.outputs:
+                self.inlined.add(value)
+                return
+        variables = axes(value.shape)
+        buffer = Buffer(self._name(value), value.tensor.dtype, value.shape)
+        self.buffers[value] = buffer
+        reads = [self.reader(a) for a in value.args]
+        definition = Definition(buffer, variables, op.lower(value.tensor, variables, *reads))
+        definitions = extract_reductions(definition, buffer.name)
+        group = self._choose_group(value, definitions)
+        self._add(group, definitions, value)
+
+    def _place_alone(self, value: Value, way: str) -> None:
+        op = value.op
+        assert isinstance(op, Op)
+        inputs = tuple(self._reader_buffer(a) for a in value.args)
+        name = self._name(value)
+        if isinstance(value.type, TupleType):
+            outputs = tuple(Buffer(f"{name}.{n}", t.dtype, t.shape) for n, t in enumerate(value.type.elements))
+            for user in self.users[value]:
+                if isinstance(user.op, Get):
+                    self.buffers[user] = outputs[user.op.index]
+        else:
+            outputs = (Buffer(name, value.tensor.dtype, value.shape),)
+            self.buffers[value] = outputs[0]
+        kind = LoopStep if way == "loops" else RegionStep
+        group = self._new_group((), "alone")
+        group.step = kind(name, value, inputs, outputs)
+        group.values.append(value)
+        group.reads = {self._root(b) for b in inputs}
+        for buffer in outputs:
+            self.group_of[buffer] = group
+        self._depend(group, group.reads)
+        self.decisions.append(Decision(value, "separate", f"{op.name} has its own loops", name))
+
+    def _reader_buffer(self, value: Value) -> Buffer:
+        reader = self.reader(value)
+        if isinstance(reader, BufferReader):
+            return reader.buffer
+        return self._stored(value)
+
+    def _root(self, buffer: Buffer) -> Buffer:
+        return self.views[buffer].base if buffer in self.views else buffer
+
+    def _name(self, value: Value) -> str:
+        return f"{value.op.name}{len(self.buffers)}"  # type: ignore[attr-defined]
+
+    def _new_group(self, outer: tuple[Dim, ...], kind: str) -> _Group:
+        group = _Group(len(self.groups), outer, kind)
+        self.groups.append(group)
+        self.before[group] = set()
+        return group
+
+    def _choose_group(self, value: Value, definitions: Sequence[Definition]) -> _Group:
+        reductions = [d for d in definitions if isinstance(d.value, Reduce)]
+        contraction = bool(reductions) and value.op.rereads  # type: ignore[attr-defined]
+        kind = "contraction" if contraction else "reduction" if reductions else "elementwise"
+        if self.fuse and not contraction:
+            joined = self._join(value, definitions, kind)
+            if joined is not None:
+                return joined
+        return self._new_group(value.shape, kind)
+
+    def _join(self, value: Value, definitions: Sequence[Definition], kind: str) -> _Group | None:
+        """The producer's kernel that saves the most memory traffic, if any is legal."""
+        read = dict.fromkeys(b for d in definitions for b in _buffers_read(d))
+        candidates: dict[_Group, int] = {}
+        for buffer in read:
+            group = self.group_of.get(buffer)
+            if group is not None and group.kind != "alone":
+                candidates[group] = candidates.get(group, 0) + estimate(buffer.type.bytes)
+        for group in sorted(candidates, key=lambda g: (-candidates[g], -g.number)):
+            reason = self._why_not_join(group, definitions, kind, read)
+            if reason is None:
+                self._apply_join(group, definitions, kind)
+                text = f"shares the loops of {', '.join(v.op.name for v in group.values)}"  # type: ignore[attr-defined]
+                self.decisions.append(Decision(value, "joined", text, f"kernel {group.number}"))
+                return group
+            self.decisions.append(Decision(value, "separate", reason, f"from kernel {group.number}"))
+        return None
+
+    def _why_not_join(
+        self, group: _Group, definitions: Sequence[Definition], kind: str, read: dict[Buffer, None]
+    ) -> str | None:
+        if len(group.definitions) + len(definitions) > self.limits.kernel_definitions:
+            return "the kernel has enough definitions"
+        depth = self._shared_depth(group, definitions)
+        if depth is None:
+            return "it reads elements of other iterations"
+        if group.kind == "contraction" and (kind != "elementwise" or depth != len(group.outer)):
+            return "only an elementwise epilogue of the same shape joins a contraction"
+        if depth < len(group.outer) and group.kind != "elementwise":
+            return "it shares too few loops"
+        if depth == 0 and (group.outer or any(d.variables for d in definitions)):
+            return "they share no loop"
+        if not self._rows_are_parallel(group, definitions, depth, kind):
+            return "sharing would leave long rows to one thread"
+        for buffer in read:
+            other = self.group_of.get(self._root(buffer))
+            if other is not None and other is not group and group in self.before[other]:
+                return f"it also needs kernel {other.number}, which runs later"
+        return None
+
+    def _shared_depth(self, group: _Group, definitions: Sequence[Definition]) -> int | None:
+        depth = len(group.outer)
+        for definition in definitions:
+            inside = [*group.buffers, *(d.buffer for d in definitions)]
+            through_view = any(
+                b in self.views and self.group_of.get(self._root(b)) is group for b in _buffers_read(definition)
+            )
+            if through_view:
+                return None
+            depth = min(depth, aligned_depth(definition, inside))
+            shape = definition.buffer.shape
+            while depth > 0 and shape[:depth] != group.outer[:depth]:
+                depth -= 1
+        if depth < len(group.outer):
+            # members keep their own loads aligned at every shallower depth
+            members = [aligned_depth(d, group.buffers) for d in group.definitions]
+            depth = min([depth, *members]) if members else depth
+        return depth
+
+    def _rows_are_parallel(
+        self, group: _Group, definitions: Sequence[Definition], depth: int, kind: str
+    ) -> bool:
+        full = all(len(d.variables) == depth for d in (*group.definitions, *definitions)) and kind == "elementwise"
+        if full and depth == len(group.outer):
+            return True
+        outer = estimate(symbolic.product(group.outer[:depth]))
+        row = max(_row_elements(d, depth) for d in (*group.definitions, *definitions))
+        return outer >= 8 or row <= self.limits.serial_row_elements
+
+    def _apply_join(self, group: _Group, definitions: Sequence[Definition], kind: str) -> None:
+        depth = self._shared_depth(group, definitions)
+        assert depth is not None
+        full = all(len(d.variables) == depth for d in definitions)
+        reduces = any(isinstance(d.value, Reduce) for d in definitions)
+        if group.kind != "contraction" and (not full or depth < len(group.outer) or reduces):
+            group.kind = "rows"
+        group.outer = group.outer[:depth]
+
+    def _add(self, group: _Group, definitions: Sequence[Definition], value: Value) -> None:
+        for definition in definitions:
+            group.definitions.append(definition)
+            self.group_of[definition.buffer] = group
+        group.values.append(value)
+        inside = set(group.buffers)
+        read = {self._root(b) for d in definitions for b in _buffers_read(d)} - inside
+        group.reads |= read
+        self._depend(group, read)
+
+    def _depend(self, group: _Group, read: set[Buffer]) -> None:
+        earlier: set[_Group] = set()
+        for buffer in read:
+            producer = self.group_of.get(buffer)
+            if producer is not None and producer is not group:
+                earlier |= {producer, *self.before[producer]}
+        self._run_after(group, earlier)
+
+    def _run_after(self, group: _Group, earlier: set[_Group]) -> None:
+        """Record that `earlier` (closed under what precedes it) runs before the group and all that follow it."""
+        self.before[group] |= earlier
+        for other in self.groups:
+            if group in self.before[other]:
+                self.before[other] |= earlier
+
+    # --- step 3 -----------------------------------------------------------------------------------
+
+    def _merge_independent(self) -> None:
+        """Elementwise kernels that neither read each other nor depend on each other become one kernel, when
+        they only finish values (states): one call, and one loop nest after another over their memory."""
+        finals = [g for g in self.groups if g.kind == "elementwise" and self._only_outputs(g)]
+        target: _Group | None = None
+        for group in finals:
+            if target is None or not self._may_merge(target, group):
+                target = group
+                continue
+            for definition in group.definitions:
+                self.group_of[definition.buffer] = target
+            target.definitions += group.definitions
+            target.values += group.values
+            target.reads |= group.reads
+            target.kind = "elementwise"
+            target.outer = ()
+            self.before[target] |= self.before[group]
+            self.groups.remove(group)
+            for other in self.groups:
+                if group in self.before[other]:
+                    self.before[other].discard(group)
+                    self.before[other] |= {target, *self.before[target]}
+                if target in self.before[other]:
+                    self.before[other] |= self.before[target]
+            self.decisions.append(
+                Decision(group.values[-1], "joined", "an independent update, done in one pass with the others", f"kernel {target.number}")
+            )
+
+    def _only_outputs(self, group: _Group) -> bool:
+        stored = {self.buffers[v] for v in self.graph.outputs if v in self.buffers}
+        readers = [g for g in self.groups if g is not group and g.reads & set(group.buffers)]
+        return not readers and any(d.buffer in stored for d in group.definitions)
+
+    def _may_merge(self, target: _Group, group: _Group) -> bool:
+        count = len(target.definitions) + len(group.definitions)
+        if count > self.limits.horizontal_definitions:
+            return False
+        return target not in self.before[group] and group not in self.before[target]
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def _output_buffers(self) -> tuple[Buffer, ...]:
+        """One distinct stored buffer per output; inputs, views and repeated outputs are copied."""
+        result: list[Buffer] = []
+        for value in self.graph.outputs:
+            buffer = self.buffers.get(value)
+            if buffer is None or isinstance(value.op, Input) or buffer in result:
+                buffer = self._copy(value)
+            result.append(buffer)
+        return tuple(result)
+
+    def _copy(self, value: Value) -> Buffer:
+        variables = axes(value.shape)
+        buffer = Buffer(f"copy{len(self.groups)}", value.tensor.dtype, value.shape)
+        definition = Definition(buffer, variables, self.reader(value)(*variables))
+        self._add(self._new_group(value.shape, "elementwise"), (definition,), value)
+        return buffer
+
+    def _read_states_before_updates(self, outputs: Sequence[Buffer]) -> None:
+        """An updated state is written in place: whoever reads its old value runs first, where that is possible
+        (where it is not, the memory plan keeps a copy)."""
+        states = {v.op.name: self.buffers[v] for v in self.graph.inputs if isinstance(v.op, Input)}
+        for name, output in self.graph.updates.items():
+            writer = self.group_of[outputs[output]]
+            for reader in self.groups:
+                if reader is writer or states[name] not in reader.reads or writer in self.before[reader]:
+                    continue
+                self._precede(reader, writer)
+
+    def _precede(self, first: _Group, second: _Group) -> None:
+        self._run_after(second, {first, *self.before[first]})
+
+    def _ordered(self) -> list[_Group]:
+        """Producers first; among the ready, the order of creation, so that updates run when they can."""
+        done: set[_Group] = set()
+        result: list[_Group] = []
+        waiting = list(self.groups)
+        while waiting:
+            ready = next(g for g in waiting if self.before[g] <= done)
+            waiting.remove(ready)
+            done.add(ready)
+            result.append(ready)
+        return result
+
+    def _finish(self, group: _Group, outputs: set[Buffer]) -> Step:
+        if group.step is not None:
+            return group.step
+        inside = set(group.buffers)
+        read_elsewhere = {b for g in self.groups if g is not group for b in g.reads}
+        stored = [b for b in group.buffers if b in outputs or b in read_elsewhere]
+        inputs = dict.fromkeys(b for d in group.definitions for b in _buffers_read(d) if b not in inside)
+        name = "_".join(dict.fromkeys(v.op.name for v in group.values))[:64]  # type: ignore[attr-defined]
+        kernel = Kernel(f"{name}_{group.number}", tuple(inputs), tuple(stored), tuple(group.definitions))
+        return KernelStep(kernel, tuple(group.values))
+
+
+def _plain_reshape(value: Value) -> bool:
+    """Whether the index map of a reshape has no divisions: dims of 1 come and go, or dims merge."""
+    source = value.args[0]
+    index = reshape_index(axes(value.shape), value.shape, source.shape)
+    return not any(_divides(i) for i in index)
+
+
+def _divides(dim: Dim) -> bool:
+    if isinstance(dim, int):
+        return False
+    return any(isinstance(a, symbolic.FloorDiv | symbolic.Mod) for monomial, _ in dim.terms for a, _ in monomial)
+
+
+def _buffers_read(definition: Definition) -> list[Buffer]:
+    return list(dict.fromkeys(load.buffer for load in loads_of(definition.value)))
+
+
+def _row_elements(definition: Definition, depth: int) -> int:
+    inner = estimate(symbolic.product(definition.buffer.shape[depth:]))
+    if isinstance(definition.value, Reduce):
+        inner *= estimate(symbolic.product(definition.value.extents))
+    return inner
+
+
