@@ -112,7 +112,10 @@ class Graph:
         return tuple(v for v in self.inputs if input_of(v).role == role)
 
     def with_outputs(self, outputs: Iterable[Value]) -> Graph:
-        return replace(self, outputs=tuple(outputs))
+        """The same inputs, other outputs, with default names where their number changes."""
+        outputs = tuple(outputs)
+        names = self.output_names if len(outputs) == len(self.outputs) else ()
+        return replace(self, outputs=outputs, output_names=names)
 
 
 def input_of(value: Value) -> Input:
