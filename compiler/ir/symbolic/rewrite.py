@@ -1,0 +1,141 @@
+"""Walks over expressions: substitution, evaluation, and how a dim depends on one variable.
+
+Invariant: `substitute` builds its result with the operators, so it is simplified for the new bounds.
+Non-goal: looking into the payload of opaque integers; callers pass a callback for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from ingot.compiler.ir.symbolic.division import ceildiv
+from ingot.compiler.ir.symbolic.expression import (
+    Atom,
+    Compound,
+    Dim,
+    FloorDiv,
+    Minimum,
+    Mod,
+    Opaque,
+    atoms,
+    rules,
+)
+from ingot.compiler.ir.symbolic.extremum import maximum, minimum
+from ingot.compiler.ir.symbolic.polynomial import polynomial_in
+
+
+def align(dim: Dim, multiple: Dim) -> Dim:
+    """The least multiple of a positive `multiple` that is at least `dim`."""
+    return ceildiv(dim, multiple) * multiple
+
+
+def substitute(dim: Dim, mapping: Mapping[Any, Dim], opaque: Callable[[Any], Hashable] | None = None) -> Dim:
+    """The dim with atoms replaced, all at once, and simplified again; `opaque` rewrites payloads."""
+    return _Substitution(mapping, opaque).rewrite(dim)
+
+
+class _Substitution:
+    """One substitution: remembers what became of each atom."""
+
+    def __init__(self, mapping: Mapping[Any, Dim], opaque: Callable[[Any], Hashable] | None) -> None:
+        self.mapping, self.opaque = mapping, opaque
+        self.done: dict[Atom, Dim] = {}
+        self.only_leaves = opaque is None and not any(isinstance(key, Compound) for key in mapping)
+
+    def rewrite(self, dim: Dim) -> Dim:
+        if isinstance(dim, int) or (self.only_leaves and atoms(dim).isdisjoint(self.mapping)):
+            return dim
+        if isinstance(dim, Atom):
+            if dim not in self.done:
+                self.done[dim] = self.mapping[dim] if dim in self.mapping else self.rewrite_atom(dim)
+            return self.done[dim]
+        result: Dim = dim.constant
+        for monomial, coefficient in dim._terms.items():
+            term: Dim = coefficient
+            for atom, power in monomial:
+                value = self.rewrite(atom)
+                for _ in range(power):
+                    term = term * value
+            result = result + term
+        return result
+
+    def rewrite_atom(self, atom: Atom) -> Dim:
+        if isinstance(atom, Opaque):
+            return self.rewrite_opaque(atom)
+        if not isinstance(atom, Compound):
+            return atom
+        return _apply(atom, [self.rewrite(argument) for argument in atom.arguments])
+
+    def rewrite_opaque(self, atom: Opaque) -> Dim:
+        if self.opaque is None:
+            if atom.depends.isdisjoint(self.mapping):
+                return atom
+            raise ValueError(
+                f"the run-time integer `{rules.to_text(atom)}` depends on what is substituted; "
+                "pass `opaque`, a function that rewrites its payload"
+            )
+        payload = self.opaque(atom.payload)
+        if payload == atom.payload:
+            return atom
+        depends = frozenset().union(*(atoms(self.mapping.get(leaf, leaf)) for leaf in atom.depends))
+        lower = None if atom.lower is None else self.rewrite(atom.lower)
+        upper = None if atom.upper is None else self.rewrite(atom.upper)
+        return Opaque(payload, lower, upper, depends)
+
+
+def _apply(atom: Compound, arguments: list[Any]) -> Any:
+    """The meaning of the atom on other arguments, dims or integers."""
+    match atom:
+        case FloorDiv():
+            return arguments[0] // arguments[1]
+        case Mod():
+            return arguments[0] % arguments[1]
+        case Minimum():
+            return minimum(*arguments)
+        case _:
+            return maximum(*arguments)
+
+
+def evaluate(dim: Dim, env: Mapping[Any, int], opaque: Callable[[Any], int] | None = None) -> int:
+    """The value of the dim for given atoms; `opaque` computes the payloads that `env` does not name."""
+    if isinstance(dim, int):
+        return dim
+    if isinstance(dim, Atom):
+        return _evaluate_atom(dim, env, opaque)
+    total = dim.constant
+    for monomial, coefficient in dim._terms.items():
+        for atom, power in monomial:
+            coefficient *= _evaluate_atom(atom, env, opaque) ** power
+        total += coefficient
+    return total
+
+
+def _evaluate_atom(atom: Atom, env: Mapping[Any, int], opaque: Callable[[Any], int] | None) -> int:
+    if atom in env:
+        return env[atom]
+    if isinstance(atom, Compound):
+        return _apply(atom, [evaluate(argument, env, opaque) for argument in atom.arguments])
+    if isinstance(atom, Opaque) and opaque is not None:
+        return opaque(atom.payload)
+    raise KeyError(f"no value is given for `{rules.to_text(atom)}`")
+
+
+def linear_coefficient(dim: Dim, variable: Atom) -> Dim | None:
+    """c with dim == c*variable + rest, both free of the variable; 0 without it, None if not affine."""
+    if dim is variable:
+        return 1
+    if isinstance(dim, int) or variable not in atoms(dim):
+        return 0
+    powers = polynomial_in(dim, variable)
+    if max(powers) > 1 or any(variable in atoms(coefficient) for coefficient in powers.values()):
+        return None
+    return powers[1]
+
+
+def without(dim: Dim, variable: Atom) -> Dim:
+    """The rest of a dim that is affine in the variable: its value where the variable is zero."""
+    coefficient = linear_coefficient(dim, variable)
+    if coefficient is None:
+        raise ValueError(f"`{rules.to_text(dim)}` is not affine in `{rules.to_text(variable)}`")
+    return 0 if dim is variable else dim - coefficient * variable
