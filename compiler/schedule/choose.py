@@ -1,0 +1,42 @@
+"""Chooses a recipe by the structure of a kernel.
+
+Each recipe is a function (kernel, target, options) -> Scheduled, or None when the kernel is not its kind. They
+are asked from the most special to the most general; the last takes everything, so scheduling is total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.schedule.recipes import fallback
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.target import Target
+
+Recipe = Callable[[Kernel, Target, ScheduleOptions], "Scheduled | None"]
+
+RECIPES: dict[str, Recipe] = {
+    "fallback": fallback.recipe,
+}
+
+
+def schedule(kernel: Kernel, target: Target, options: ScheduleOptions | None = None) -> Scheduled:
+    """The kernel as loops for the target. Deterministic, and total over valid kernels."""
+    options = options or ScheduleOptions()
+    if options.recipe is not None:
+        return _forced(kernel, target, options)
+    for recipe in RECIPES.values():
+        scheduled = recipe(kernel, target, options)
+        if scheduled is not None:
+            return scheduled
+    raise AssertionError("the fallback recipe takes every kernel")
+
+
+def _forced(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled:
+    recipe = RECIPES.get(options.recipe or "")
+    if recipe is None:
+        raise ValueError(f"no recipe is called {options.recipe!r}; there are {', '.join(RECIPES)}")
+    scheduled = recipe(kernel, target, options)
+    if scheduled is None:
+        raise ValueError(f"recipe {options.recipe!r} does not fit kernel {kernel.name}")
+    return scheduled
