@@ -39,9 +39,9 @@ from ingot.compiler.ir.symbolic.polynomial import (
     common_monomial,
     divide_monomials,
 )
-from ingot.compiler.ir.symbolic.proofs import bounds, proves_nonnegative, proves_positive
+from ingot.compiler.ir.symbolic.proofs import bounds, interval, proves_nonnegative, proves_positive
 
-MEMO_ENTRIES = 1 << 14
+MEMO_ENTRIES = 1 << 13
 SIMPLIFY_RANK = 24  # deeper nests of divisions are kept as written
 SPLIT_STEPS = 16  # rounds of polynomial long division
 
@@ -109,10 +109,11 @@ def _divisor_sign(dividend: Dim, divisor: Dim) -> int:
 def _block(dim: Dim, divisor: Dim) -> int | None:
     """The value of dim // divisor, for a positive divisor, if it is provably the same for all assignments."""
     if isinstance(divisor, int):
-        lower, upper = bounds(dim)
-        if lower is None or upper is None or lower // divisor != upper // divisor:
-            return None
-        return lower // divisor
+        for question in (interval, bounds):  # the cheap one first
+            lower, upper = question(dim)
+            if lower is not None and upper is not None and lower // divisor == upper // divisor:
+                return lower // divisor
+        return None
     if proves_nonnegative(dim):
         return 0 if proves_positive(divisor - dim) else None
     return -1 if proves_positive(-dim) and proves_nonnegative(dim + divisor) else None

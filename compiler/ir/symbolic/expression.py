@@ -296,14 +296,23 @@ class Mod(Compound):
         return self.arguments[1]
 
 
-class Minimum(Compound):
+class _Extremum(Compound):
+    """A symmetric function: the order of its arguments is fixed here, and says nothing."""
+
+    __slots__ = ()
+
+    def __new__(cls, *arguments: Dim) -> Any:
+        return Compound.__new__(cls, *sorted(arguments, key=dim_key))
+
+
+class Minimum(_Extremum):
     """The least of two or more dims. Write `minimum(a, b)`, which simplifies."""
 
     __slots__ = ()
     _kind = 5
 
 
-class Maximum(Compound):
+class Maximum(_Extremum):
     """The greatest of two or more dims. Write `maximum(a, b)`, which simplifies."""
 
     __slots__ = ()
@@ -426,8 +435,8 @@ def multiply_monomials(left: Monomial, right: Monomial) -> Monomial:
 # --- sums and products --------------------------------------------------------------------------------------
 
 
-def build(terms: dict[Monomial, int], constant: int) -> Dim:
-    """The dim of terms that need no recombination; takes the dict over."""
+def build(terms: dict[Monomial, int], constant: int, divides: bool | None = None) -> Dim:
+    """The dim of terms that need no recombination; takes the dict over. `divides` is found unless given."""
     if not terms:
         return constant
     if len(terms) == 1 and constant == 0:
@@ -440,8 +449,16 @@ def build(terms: dict[Monomial, int], constant: int) -> Dim:
     result.constant = constant
     result._terms = terms
     result._hash = result._key = result._rank = result._atoms = None
-    result._divides = any(atom._divides for monomial in terms for atom, _ in monomial)
+    result._divides = _has_division(terms) if divides is None else divides
     return result
+
+
+def _has_division(terms: Iterable[Monomial]) -> bool:
+    for monomial in terms:
+        for atom, _ in monomial:
+            if atom._divides:
+                return True
+    return False
 
 
 def build_sum(items: Iterable[tuple[Monomial, int]], constant: int) -> Dim:
@@ -474,7 +491,7 @@ def add(left: Dim, right: Dim, factor: int = 1) -> Dim:
     if isinstance(right, int):
         if isinstance(left, int):
             return left + factor * right
-        return build(left._terms, left.constant + factor * right) if right else settle(left)
+        return build(left._terms, left.constant + factor * right, left._divides) if right else settle(left)
     if isinstance(left, int):
         return add(scale(right, factor), left)
     terms = dict(left._terms)
@@ -483,7 +500,7 @@ def add(left: Dim, right: Dim, factor: int = 1) -> Dim:
     constant = left.constant + factor * right.constant
     if left._divides or right._divides:
         return rules.recombine(terms, constant)
-    return build(terms, constant)
+    return build(terms, constant, False)
 
 
 def scale(dim: Dim, factor: int) -> Dim:
@@ -497,7 +514,7 @@ def scale(dim: Dim, factor: int) -> Dim:
     terms = {monomial: factor * coefficient for monomial, coefficient in dim._terms.items()}
     if dim._divides and factor != -1:
         return rules.recombine(terms, factor * dim.constant)
-    return build(terms, factor * dim.constant)
+    return build(terms, factor * dim.constant, dim._divides)
 
 
 def multiply(left: Dim, right: Dim) -> Dim:

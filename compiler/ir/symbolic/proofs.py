@@ -35,9 +35,10 @@ from ingot.compiler.ir.symbolic.expression import (
 )
 from ingot.compiler.ir.symbolic.polynomial import polynomial_in
 
-MEMO_ENTRIES = 1 << 14
+MEMO_ENTRIES = 1 << 13
 PROOF_TERMS = 64  # larger sums are only bounded by the intervals of their terms
 PROOF_STEPS = 64  # eliminations in one proof
+PROOF_CASES = 64  # arguments of minima and maxima that are told apart
 PROOF_RANK = 24  # deeper nests are only bounded by intervals
 
 
@@ -102,7 +103,9 @@ def proves_nonnegative(dim: Dim) -> bool:
 
 
 def _has_nonnegative_bound(dim: Dim) -> bool:
-    lower = lower_bound(dim)
+    lower, _ = interval(dim)  # settles most questions, and costs least
+    if lower is None or lower < 0:
+        lower = lower_bound(dim)
     return lower is not None and lower >= 0
 
 
@@ -138,7 +141,7 @@ def _is_tractable(dim: Expr) -> bool:
 
 @lru_cache(MEMO_ENTRIES)
 def _lower_bound(dim: Expr) -> int | None:
-    best = _interval(dim)[0]
+    best = interval(dim)[0]
     for _ in range(PROOF_STEPS):
         relaxed = _relax(dim) if _is_tractable(dim) else None
         if relaxed is None:
@@ -150,7 +153,7 @@ def _lower_bound(dim: Expr) -> int | None:
         if isinstance(candidates[0], int):
             return _best(best, candidates[0])
         dim = candidates[0]
-        best = _best(best, _interval(dim)[0])
+        best = _best(best, interval(dim)[0])
     return best
 
 
@@ -176,20 +179,51 @@ def _relax(dim: Expr) -> tuple[list[Dim], bool] | None:
     for monomial in dim._terms:
         for atom, _ in monomial:
             occurrences[atom] = occurrences.get(atom, 0) + 1
+    branching = _may_branch(occurrences)
+    fallback = None
     for atom in sorted(occurrences, key=_rank_key, reverse=True):
+        if fallback is not None and not isinstance(atom, (Minimum, Maximum)):
+            continue
         if rank_of(atom) <= 0 and occurrences[atom] < 2:
             continue  # the interval of its only term says as much
-        powers = polynomial_in(dim, atom)
-        direction = _direction(powers, atom)
-        if direction is None:
-            continue
-        found = _symbolic_bounds(atom, direction, occurrences)
-        if found is None:
-            continue
-        candidates, all_needed = found
-        if all(_substitution_size(powers, candidate) <= 4 * PROOF_TERMS for candidate in candidates):
-            return [_evaluate_polynomial(powers, candidate) for candidate in candidates], all_needed
-    return None
+        relaxed = _relax_atom(dim, atom, occurrences, branching)
+        if relaxed is not None and (relaxed[1] or not isinstance(atom, (Minimum, Maximum))):
+            return relaxed
+        # Which argument of an extremum to choose may depend on the case that another one is in.
+        fallback = fallback or relaxed
+    return fallback
+
+
+def _may_branch(present: Iterable[Atom]) -> bool:
+    """Whether the cases of the atoms are few enough to try them all."""
+    cases = 1
+    for atom in present:
+        if isinstance(atom, (Minimum, Maximum)):
+            cases *= len(atom.arguments)
+        elif isinstance(atom, Mod):
+            cases *= 2
+    return cases <= PROOF_CASES
+
+
+def _relax_atom(
+    dim: Expr, atom: Atom, context: Iterable[Atom], branching: bool
+) -> tuple[list[Dim], bool] | None:
+    """`_relax` for one atom."""
+    powers = polynomial_in(dim, atom)
+    direction = _direction(powers, atom)
+    if direction is None:
+        return None
+    found = _symbolic_bounds(atom, direction, context)
+    if found is None:
+        return None
+    candidates, all_needed = found
+    if len(candidates) > 1 and not branching:
+        if all_needed:
+            return None
+        candidates = candidates[:1]
+    if any(_substitution_size(powers, candidate) > 4 * PROOF_TERMS for candidate in candidates):
+        return None
+    return [_evaluate_polynomial(powers, candidate) for candidate in candidates], all_needed
 
 
 def _direction(powers: dict[int, Dim], atom: Atom) -> int | None:
@@ -275,8 +309,10 @@ def _negated(interval: Interval) -> Interval:
     return _negative(interval[1]), _negative(interval[0])
 
 
-def _interval(dim: Expr) -> Interval:
+def interval(dim: Dim) -> Interval:
     """Bounds of a sum from the bounds of its terms alone."""
+    if isinstance(dim, int):
+        return dim, dim
     lower: int | None = dim.constant
     upper: int | None = dim.constant
     for monomial, coefficient in dim._terms.items():

@@ -118,6 +118,8 @@ def _evaluate_atom(atom: Atom, env: Mapping[Any, int], opaque: Callable[[Any], i
         return _apply(atom, [evaluate(argument, env, opaque) for argument in atom.arguments])
     if isinstance(atom, Opaque) and opaque is not None:
         return opaque(atom.payload)
+    if not atom._terms:
+        return atom.constant  # the only value within its bounds
     raise KeyError(f"no value is given for `{rules.to_text(atom)}`")
 
 
