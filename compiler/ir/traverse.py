@@ -1,0 +1,147 @@
+"""Walks over scalars, kernels and functions: every node, index expression and symbol, in a fixed order.
+
+Invariant: shared nodes are visited once, and run-time integers inside index arithmetic are followed into the
+scalars that compute them. Iterative, because fused expressions are deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir.scalar import BoundedIndex, Buffer, IndexValue, Load, Reduce, Scalar, children
+from ingot.compiler.ir.symbolic import Atom, Dim, Opaque, Symbol, Variable
+from ingot.compiler.ir.tensor import Kernel
+
+
+def payloads(dim: Dim) -> list[Scalar]:
+    """The scalars that compute the run-time integers of an index expression."""
+    found = [a for a in symbolic.atoms(dim) if isinstance(a, Opaque) and hasattr(a.payload, "dtype")]
+    return [a.payload for a in sorted(found, key=lambda a: a.identity.serial)]  # type: ignore[misc]
+
+
+def dims_of(node: Scalar) -> tuple[Dim, ...]:
+    """The index expressions that a node holds itself; variables of a Reduce are not among them."""
+    match node:
+        case Load(index=index):
+            return index
+        case IndexValue(dim=dim):
+            return (dim,)
+        case BoundedIndex(extent=extent):
+            return (extent,)
+        case Reduce(extents=extents):
+            return extents
+        case _:
+            return ()
+
+
+def nodes(*scalars: Scalar) -> Iterator[Scalar]:
+    """Every distinct node object once, users before operands, payloads of indices included."""
+    seen: set[int] = set()
+    stack = list(reversed(scalars))
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        inner = [*children(node)]
+        for dim in dims_of(node):
+            inner.extend(payloads(dim))
+        stack.extend(reversed(inner))
+
+
+def statement_scalars(statement: loops.Statement) -> tuple[Scalar, ...]:
+    """The scalars that a statement itself evaluates, those of nested statements left out."""
+    match statement:
+        case loops.Let(value=value) | loops.Store(value=value):
+            return (value,)
+        case loops.If(condition=condition) | loops.While(condition=condition):
+            return (condition,)
+        case loops.Fail(condition=condition, details=details):
+            return (condition, *details)
+        case _:
+            return ()
+
+
+def statement_dims(statement: loops.Statement) -> tuple[Dim, ...]:
+    """The index expressions that a statement itself holds, shapes of buffers it makes included."""
+    match statement:
+        case loops.For(extent=extent):
+            return (extent,)
+        case loops.Store(index=index) | loops.Prefetch(index=index):
+            return index
+        case loops.While(limit=limit):
+            return () if limit is None else (limit,)
+        case loops.Alloc(buffer=buffer, offset=offset):
+            return buffer.shape if offset is None else (*buffer.shape, offset)
+        case loops.View(buffer=buffer, offset=offset):
+            return (*buffer.shape, offset)
+        case _:
+            return ()
+
+
+def functions_of(function: loops.Function) -> tuple[loops.Function, ...]:
+    """The function and every function it calls, callees first, each once."""
+    order: dict[loops.Function, None] = {}
+
+    def visit(each: loops.Function) -> None:
+        if each in order:
+            return
+        for statement in loops.walk(each.body):
+            if isinstance(statement, loops.Call):
+                visit(statement.function)
+        order[each] = None
+
+    visit(function)
+    return tuple(order)
+
+
+def kernel_dims(kernel: Kernel) -> Iterator[Dim]:
+    """Every index expression of a kernel: shapes, variables, indices and extents."""
+    for buffer in (*kernel.inputs, *kernel.outputs):
+        yield from buffer.shape
+    for definition in kernel.definitions:
+        yield from definition.buffer.shape
+        yield from definition.variables
+        for node in nodes(definition.value):
+            yield from dims_of(node)
+            if isinstance(node, Reduce):
+                yield from node.variables
+
+
+def function_dims(function: loops.Function) -> Iterator[Dim]:
+    """Every index expression of a function, callees left out."""
+    for buffer in function.parameters:
+        yield from buffer.shape
+    for statement in loops.walk(function.body):
+        dims = statement_dims(statement)
+        yield from dims
+        if isinstance(statement, loops.For):
+            yield statement.variable
+        for node in nodes(*statement_scalars(statement), *(p for d in dims for p in payloads(d))):
+            yield from dims_of(node)
+
+
+def symbols_in(dims: Iterable[Dim]) -> tuple[Symbol, ...]:
+    """The symbols of index expressions, also those in the bounds of their variables, by name."""
+    found: set[Atom] = set()
+    stack = list(dims)
+    while stack:
+        for atom in symbolic.atoms(stack.pop()):
+            if atom in found:
+                continue
+            found.add(atom)
+            if isinstance(atom, (Variable, Opaque)):
+                stack.extend(bound for bound in (atom.lower, atom.upper) if bound is not None)
+    chosen = [a for a in found if isinstance(a, Symbol)]
+    return tuple(sorted(chosen, key=lambda s: (s.name, _order(s.lower), _order(s.upper))))
+
+
+def _order(bound: int | None) -> tuple[bool, int]:
+    return bound is not None, bound or 0
+
+
+def buffers_of(scalar: Scalar) -> tuple[Buffer, ...]:
+    """The buffers that a scalar loads from, in the order of first use."""
+    return tuple(dict.fromkeys(node.buffer for node in nodes(scalar) if isinstance(node, Load)))
