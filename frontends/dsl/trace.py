@@ -1,0 +1,161 @@
+"""Tracing: run a Python function on tensors that record what is done to them; the record is a graph.
+
+A Trace is a Builder that also lifts NumPy arrays: small ones become literals in the graph, large ones
+constants beside it. There is no global "current trace": a tensor carries its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
+from ingot.compiler.ir.graph import Builder, Graph, Source, Value
+from ingot.compiler.ir.symbolic import Symbol, atoms
+from ingot.compiler.ir.types import DType, TensorType, dtype_of, type_of
+from ingot.compiler.ops.structure import Constant
+
+LITERAL_ELEMENTS = 16  # arrays up to this size are written into the graph
+OWN_CODE = str(Path(__file__).resolve().parents[2])
+EXAMPLES = ("examples", "tests", "benchmarks")
+
+
+class Trace(Builder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.constants: dict[str, np.ndarray] = {}
+        self._lifted: dict[int, tuple[np.ndarray, Value]] = {}
+        self._sources: dict[tuple[str, int], Source] = {}
+
+    def lift(self, array: object, dtype: DType | None = None) -> Value:
+        """A value for an array that is known now."""
+        known = self._lifted.get(id(array))
+        if known is not None and (dtype is None or dtype == known[1].tensor.dtype):
+            return known[1]
+        data = np.asarray(array)
+        kind = dtype or dtype_of(data)
+        data = data.astype(kind.numpy, copy=False)
+        if data.size <= LITERAL_ELEMENTS:
+            return self.emit(Constant.of(data, kind))
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = np.ascontiguousarray(data)
+        value = self.input(name, type_of(data), "constant")
+        if isinstance(array, np.ndarray):
+            self._lifted[id(array)] = (array, value)
+        return value
+
+    def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
+        return super().emit(op, *args, source=source or self.source or self.here(), name=name)
+
+    def here(self) -> Source | None:
+        """The line of the user's program that is running: the first frame outside this package."""
+        frame = sys._getframe(2)
+        while frame is not None and _is_own(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return None
+        key = (frame.f_code.co_filename, frame.f_lineno)
+        if key not in self._sources:
+            text = linecache.getline(*key).strip()
+            self._sources[key] = Source(Path(key[0]).name, key[1], text)
+        return self._sources[key]
+
+
+def _is_own(filename: str) -> bool:
+    if not filename.startswith(OWN_CODE):
+        return False
+    first = filename[len(OWN_CODE) :].lstrip("/\\").replace("\\", "/").split("/")[0]
+    return first in ("ingot", "compiler", "runtime", "frontends")
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A graph, how its outputs were arranged, and the names of its positional arguments."""
+
+    graph: Graph
+    structure: Any  # nested tuple/list/dict of output numbers
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def argument_names(function: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The names of a function's positional parameters; checks that `count` types fit it."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return tuple(f"x{n}" for n in range(count))
+    names: list[str] = []
+    required = 0
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}{n}" for n in range(count - len(names))]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+            required += parameter.default is parameter.empty
+    if not required <= count <= len(names):
+        wanted = f"{required}" if required == len(names) else f"{required} to {len(names)}"
+        raise IngotTypeError(
+            Code.ARGUMENT_COUNT,
+            f"{getattr(function, '__name__', 'the function')} takes {wanted} arguments ({', '.join(names)}), "
+            f"{count} types were given",
+        )
+    return tuple(names[:count])
+
+
+def as_type(given: object, position: int) -> TensorType:
+    """A TensorType from a type, a dtype (a scalar) or an example array."""
+    if isinstance(given, TensorType):
+        return given
+    if isinstance(given, DType):
+        return given[()]
+    if isinstance(given, np.ndarray | np.generic):
+        return type_of(given)
+    if isinstance(given, bool | int | float):
+        raise IngotTypeError(
+            Code.BAD_TYPE_ARGUMENT, f"argument {position} is {given!r}; give a type such as ingot.f32[()] for a number"
+        )
+    raise IngotTypeError(Code.BAD_TYPE_ARGUMENT, f"argument {position} is {given!r}, which is not a tensor type")
+
+
+def check_dims(types: Sequence[TensorType]) -> None:
+    """One name, one dim: the same name with other bounds is a mistake."""
+    seen: dict[str, Symbol] = {}
+    for t in types:
+        for dim in t.shape:
+            for atom in atoms(dim) if not isinstance(dim, int) else ():
+                if isinstance(atom, Symbol) and seen.setdefault(atom.name, atom) is not atom:
+                    raise IngotValueError(
+                        Code.DIM_CONFLICT, f"dim {atom.name!r} is declared twice with different bounds"
+                    )
+
+
+def flatten(result: Any, path: str = "") -> tuple[list[tuple[str, Any]], Any]:
+    """Leaves with names made of their place, and the structure with leaf numbers in their place."""
+    leaves: list[tuple[str, Any]] = []
+
+    def walk(item: Any, name: str) -> Any:
+        if isinstance(item, tuple | list):
+            made = [walk(part, f"{name}{'.' if name else ''}{n}") for n, part in enumerate(item)]
+            return made if isinstance(item, list) else tuple(made)
+        if isinstance(item, Mapping):
+            return {key: walk(part, f"{name}{'.' if name else ''}{key}") for key, part in item.items()}
+        leaves.append((name, item))
+        return len(leaves) - 1
+
+    structure = walk(result, path)
+    return leaves, structure
+
+
+def rebuild(structure: Any, leaves: Sequence[Any]) -> Any:
+    """The inverse of flatten."""
+    if isinstance(structure, tuple | list):
+        return type(structure)(rebuild(s, leaves) for s in structure)
+    if isinstance(structure, dict):
+        return {key: rebuild(s, leaves) for key, s in structure.items()}
+    return leaves[structure]
