@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ingot.compiler.ir.tensor import Kernel
-from ingot.compiler.schedule.recipes import fallback
+from ingot.compiler.schedule.recipes import elementwise, fallback
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 
 Recipe = Callable[[Kernel, Target, ScheduleOptions], "Scheduled | None"]
 
 RECIPES: dict[str, Recipe] = {
+    "elementwise": elementwise.recipe,
     "fallback": fallback.recipe,
 }
 

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import View
+from ingot.compiler.ir.loops import Statement, View
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import dims_of, nodes
 from ingot.compiler.schedule.scalars import Rewriter
+from ingot.compiler.schedule.statements import loads_in, stores
 
 
 @dataclass(frozen=True)
@@ -33,44 +34,47 @@ class Points:
 class Views:
     """Flatter names for buffers, made on demand; each stands for the memory of its base."""
 
-    made: dict[tuple[Buffer, int], Buffer] = field(default_factory=dict)
+    made: dict[tuple[Buffer, int, int], Buffer] = field(default_factory=dict)
     base: dict[Buffer, Buffer] = field(default_factory=dict)
 
-    def merged(self, buffer: Buffer, place: int) -> Buffer:
-        """The buffer with dims `place` and `place + 1` as one."""
-        if (buffer, place) not in self.made:
+    def merged(self, buffer: Buffer, first: int, last: int) -> Buffer:
+        """The buffer with dims `first` to `last` as one."""
+        if (buffer, first, last) not in self.made:
             shape = buffer.shape
-            flat = (*shape[:place], shape[place] * shape[place + 1], *shape[place + 2 :])
+            flat = (*shape[:first], symbolic.product(shape[first : last + 1]), *shape[last + 1 :])
             root = self.base.get(buffer, buffer)
             view = Buffer(f"{root.name}_flat", buffer.dtype, flat, buffer.space)
-            self.made[buffer, place] = view
+            self.made[buffer, first, last] = view
             self.base[view] = root
-        return self.made[buffer, place]
+        return self.made[buffer, first, last]
 
-    def statements(self, used: Sequence[Buffer]) -> tuple[View, ...]:
-        """The declarations of the views among `used`, in that order."""
-        return tuple(View(b, self.base[b]) for b in dict.fromkeys(used) if b in self.base)
+    def declarations(self, body: Sequence[Statement]) -> tuple[View, ...]:
+        """The views that the body uses."""
+        used = {load.buffer for load in loads_in(body)} | {store.buffer for store in stores(body)}
+        return tuple(View(view, base) for view, base in self.base.items() if view in used)
 
 
-def collapse(points: Points, views: Views, keep: frozenset[int] = frozenset()) -> Points:
-    """Merge neighbouring axes wherever possible; an axis in `keep` is not merged with the one before it."""
-    axis = len(points.variables) - 2
-    while axis >= 0:
-        if axis + 1 not in keep and _mergeable(points, axis):
+def collapse(points: Points, views: Views) -> Points:
+    """Merge neighbouring axes wherever possible; axes of one element are left out."""
+    kept = [axis for axis, variable in enumerate(points.variables) if not isinstance(variable, int)]
+    points = Points(
+        tuple(points.variables[axis] for axis in kept),
+        tuple(points.extents[axis] for axis in kept),
+        points.stores,
+        points.values,
+    )
+    for axis in range(len(kept) - 2, -1, -1):
+        if _mergeable(points, axis):
             points = _merge(points, axis, views)
-            keep = frozenset(k - 1 if k > axis else k for k in keep)
-        axis -= 1
     return points
 
 
 def _mergeable(points: Points, axis: int) -> bool:
-    first, second = points.variables[axis], points.variables[axis + 1]
-    if isinstance(first, int) or isinstance(second, int):
-        return False
+    first, second = points.variables[axis : axis + 2]
     extent = points.extents[axis + 1]
     for node in nodes(*points.stores, *points.values):
         if isinstance(node, Load):
-            if _adjacent(node, first, second, extent) is False:
+            if not _adjacent(node, first, second, extent):
                 return False
         elif any(_mentions(dim, first) or _mentions(dim, second) for dim in dims_of(node)):
             return False
@@ -81,23 +85,20 @@ def _mentions(dim: Dim, variable: Dim) -> bool:
     """Whether the dim uses the variable itself; what a run-time integer reads is looked at on its own."""
     if isinstance(dim, int):
         return False
-    opaques = {atom: 0 for atom in symbolic.atoms(dim) if isinstance(atom, symbolic.Opaque)}
+    opaques: dict[symbolic.Atom, Dim] = {a: 0 for a in symbolic.atoms(dim) if isinstance(a, symbolic.Opaque)}
     return variable in symbolic.atoms(symbolic.substitute(dim, opaques) if opaques else dim)
 
 
-def _adjacent(load: Load, first: Dim, second: Dim, extent: Dim) -> bool | int:
-    """The place of `first` when `second` follows it; True when neither occurs; False otherwise."""
+def _adjacent(load: Load, first: Dim, second: Dim, extent: Dim) -> bool:
+    """Whether the load mentions neither, or `second` right after `first` (dims of 1 between them aside)."""
     mentioned = [n for n, dim in enumerate(load.index) if _mentions(dim, first) or _mentions(dim, second)]
     if not mentioned:
         return True
-    place = mentioned[0]
-    fits = (
-        mentioned == [place, place + 1]
-        and load.index[place] is first
-        and load.index[place + 1] is second
-        and load.buffer.shape[place + 1] == extent
-    )
-    return fits
+    if len(mentioned) != 2:
+        return False
+    a, b = mentioned
+    between = all(dim == 1 for dim in load.buffer.shape[a + 1 : b])
+    return between and load.index[a] is first and load.index[b] is second and load.buffer.shape[b] == extent
 
 
 def _merge(points: Points, axis: int, views: Views) -> Points:
@@ -107,19 +108,17 @@ def _merge(points: Points, axis: int, views: Views) -> Points:
     quotient, remainder = merged // points.extents[axis + 1], merged % points.extents[axis + 1]
 
     def leaf(node: Scalar) -> Scalar | None:
-        if not isinstance(node, Load):
+        if not isinstance(node, Load) or quotient not in node.index or remainder not in node.index:
             return None
-        for place in range(len(node.index) - 1):
-            if node.index[place] == quotient and node.index[place + 1] == remainder:
-                index = (*node.index[:place], merged, *node.index[place + 2 :])
-                return Load(views.merged(node.buffer, place), index)
-        return None
+        a, b = node.index.index(quotient), node.index.index(remainder)
+        index = (*node.index[:a], merged, *node.index[b + 1 :])
+        return Load(views.merged(node.buffer, a, b), index)
 
     rewriter = Rewriter({first: quotient, second: remainder}, leaf)  # type: ignore[dict-item]
-    stores = tuple(rewriter.scalar(store) for store in points.stores)
+    places = tuple(rewriter.scalar(store) for store in points.stores)
     return Points(
         (*points.variables[:axis], merged, *points.variables[axis + 2 :]),
         (*points.extents[:axis], extent, *points.extents[axis + 2 :]),
-        stores,  # type: ignore[arg-type]
+        places,  # type: ignore[arg-type]
         tuple(map(rewriter.scalar, points.values)),
     )

@@ -4,12 +4,12 @@
     block       the same without a separate rest: the inner loop of the last block is shorter
     reorder     exchange two perfectly nested loops
     fuse        two perfectly nested loops into one
+    join        loops one after the other into one loop over all their iterations
     unroll      a loop of constant extent into straight code
     vectorize   a loop into lanes
     strip       the usual use of the three above: unrolled vectors, single vectors, masked rest
     parallelize iterations onto threads
     distribute  a loop over several statements into one loop for each part
-    stage       copy what a load touches in a loop into a buffer first, and read it there
     hoist       what does not change in a loop out of it
     at          apply a rewrite to one loop inside statements, wherever it stands
 
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import For, If, Let, Statement, Store, While
-from ingot.compiler.ir.scalar import Buffer, Load, Scalar
+from ingot.compiler.ir.scalar import Buffer, Const, Load, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import statement_scalars
 from ingot.compiler.schedule import scalars
@@ -155,16 +155,56 @@ def _require_same_index(store: Store, body: Sequence[Statement], loop: For, rewr
 
 
 def fuse(loop: For) -> For:
-    """for a in n { for b in m { S(a, b) } }  ->  for f in n*m { S(f//m, f%m) }      when m does not depend on a"""
+    """for a in n { for b in m { S(a, b) } }  ->  for f in n*m { S(f//m, f%m) }      when m does not depend on a
+
+    Two serial loops give a serial one, two parallel loops a parallel one.
+    """
     inner = only_inner(loop, "fuse")
-    _require_serial(loop, "fuse")
-    _require_serial(inner, "fuse")
+    if loop.kind != inner.kind or loop.kind not in ("serial", "parallel"):
+        raise _refuse(loop, "fuse", f"it is {loop.kind} and the inner loop {name_of(inner)} is {inner.kind}")
     if loop.variable in scalars.atoms_of_dim(inner.extent):
         raise _refuse(loop, "fuse", f"the extent of the inner loop {name_of(inner)} depends on it")
     extent = loop.extent * inner.extent
     fused = symbolic.Variable(f"{name_of(loop)}{name_of(inner)}", 0, extent - 1)
     mapping = {loop.variable: fused // inner.extent, inner.variable: fused % inner.extent}
-    return For(fused, extent, copy(inner.body, mapping))  # type: ignore[arg-type]
+    return For(fused, extent, copy(inner.body, mapping), loop.kind)  # type: ignore[arg-type]
+
+
+def join(loops: Sequence[For]) -> For:
+    """for a in n { S(a) } for b in m { T(b) }  ->  for s in n + m { if s < n { S(s) } else { T(s - n) } }
+
+    for loops of one kind, serial or parallel; parallel ones must not store what another one touches.
+    """
+    first = loops[0]
+    if any(loop.kind != first.kind for loop in loops) or first.kind not in ("serial", "parallel"):
+        raise _refuse(first, "join", "the loops are not all serial or all parallel")
+    if first.kind == "parallel":
+        _require_disjoint(loops)
+    total: Dim = 0
+    for loop in loops:
+        total = total + loop.extent
+    section = symbolic.Variable("section", 0, total - 1)
+
+    def choose(rest: Sequence[For], start: Dim) -> tuple[Statement, ...]:
+        loop = rest[0]
+        body = copy(loop.body, {loop.variable: section - start})  # type: ignore[dict-item]
+        if len(rest) == 1:
+            return body
+        end = start + loop.extent
+        return (If(predicate(section, "lt", end), body, choose(rest[1:], end)),)
+
+    return For(section, total, choose(loops, 0), first.kind)
+
+
+def _require_disjoint(loops: Sequence[For]) -> None:
+    for loop in loops:
+        stored = {store.buffer for store in stores(loop.body)} - bound_buffers(loop.body)
+        for other in loops:
+            if other is loop:
+                continue
+            touched = {load.buffer for load in loads_in(other.body)} | {store.buffer for store in stores(other.body)}
+            for buffer in stored & touched:
+                raise _refuse(loop, "join", f"{name_of(other)} touches {buffer.name}, which it stores")
 
 
 def unroll(loop: For) -> For:
@@ -215,54 +255,40 @@ def _require_independent(loop: For, rewrite: str) -> None:
     for store in stores(loop.body):
         if store.buffer in inside:
             continue
-        if not any(_separates(index, loop, store) for index in store.index):
+        if not any(_separates(index, loop) for index in store.index):
             raise _refuse(loop, rewrite, f"its iterations may store the same elements of {store.buffer.name}")
         _require_same_index_up_to_inner(store, loop, rewrite)
 
 
-def _separates(index: Dim, loop: For, store: Store) -> bool:
-    """Whether this index differs in any two iterations: it steps by at least what the inner loops cover."""
+def _separates(index: Dim, loop: For) -> bool:
+    """Whether this index differs in any two iterations: it steps by more than the loops inside can cover."""
     step = scalars.index_coefficient(index, loop.variable)
     if step is None or step == 0 or isinstance(loop.variable, int):
         return False
     rest = symbolic.without(index, loop.variable)  # type: ignore[arg-type]
-    lower, upper = _inner_range(rest, loop)
-    if lower is None or upper is None:
-        return False
-    return bool(symbolic.less(upper - lower, step)) or bool(symbolic.less(upper - lower, -step))
-
-
-def _inner_range(rest: Dim, loop: For) -> tuple[Dim | None, Dim | None]:
-    """Bounds of an index over the loops inside `loop`, with what is fixed outside left symbolic."""
-    lower: Dim = rest
-    upper: Dim = rest
     inner = [s for s in _walk(loop.body) if isinstance(s, For)]
-    for statement in reversed(inner):
-        variable = statement.variable
-        for_lower = scalars.index_coefficient(lower, variable)
-        for_upper = scalars.index_coefficient(upper, variable)
-        if for_lower is None or for_upper is None:
-            return None, None
-        span = (statement.extent - 1) * for_upper
-        if symbolic.is_nonnegative(for_upper) is True:
-            lower, upper = _at(lower, variable, 0), _at(upper, variable, 0) + span
-        elif symbolic.is_nonnegative(-for_upper) is True:
-            lower, upper = _at(lower, variable, 0) + span, _at(upper, variable, 0)
-        else:
-            return None, None
-        if loop.variable in scalars.atoms_of_dim(upper) | scalars.atoms_of_dim(lower):
-            # an extent that shrinks in the last block: bounded by its greatest value
-            return None, None
-    return lower, upper
+    if any(scalars.index_coefficient(rest, s.variable) is None for s in inner):
+        return False
+    span = _span(rest, inner)
+    return bool(symbolic.less(span, step)) or bool(symbolic.less(span, -step))
 
 
-def _at(dim: Dim, variable: Dim, value: Dim) -> Dim:
-    return symbolic.substitute(dim, {variable: value}, lambda payload: payload)
+def _span(rest: Dim, inner: Sequence[For]) -> Dim:
+    """How much an index can vary over inner loops; each loop's extent counts with its greatest value."""
+    total: Dim = 0
+    for loop in inner:
+        coefficient = scalars.index_coefficient(rest, loop.variable)
+        if coefficient is None or coefficient == 0:
+            continue
+        size = coefficient if symbolic.is_nonnegative(coefficient) else -coefficient
+        upper = symbolic.bounds(loop.extent)[1]
+        total = total + size * ((loop.extent if upper is None else upper) - 1)
+    return total
 
 
 def _require_same_index_up_to_inner(store: Store, loop: For, rewrite: str) -> None:
     """Other accesses of the buffer agree with the store in the indices that separate iterations."""
-    places = [n for n, index in enumerate(store.index) if _separates(index, loop, store)]
+    places = [n for n, index in enumerate(store.index) if _separates(index, loop)]
     others = [load.index for load in loads_in(loop.body) if load.buffer is store.buffer]
     others += [other.index for other in stores(loop.body) if other.buffer is store.buffer]
     for index in others:
@@ -388,7 +414,31 @@ def _invariant(value: Scalar, loop: For, changing: set[Buffer], locals_: set, ru
     return True
 
 
+def simplify(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """Loops over nothing vanish, loops over one element become their body, decided conditions their arm."""
+    result: list[Statement] = []
+    for statement in statements:
+        match statement:
+            case For(_, extent) if extent == 0:
+                continue
+            case For(variable, extent, body, kind, width) if extent == 1 and (kind != "vector" or width == 1):
+                result.extend(simplify(copy(body, {variable: 0})))  # type: ignore[dict-item]
+            case For(body=body):
+                inner = simplify(body)
+                if inner:
+                    result.append(with_body(statement, inner))
+            case If(Const(value), then, otherwise):
+                result.extend(simplify(then if value else otherwise))
+            case If(condition, then, otherwise):
+                result.append(If(condition, simplify(then), simplify(otherwise)))
+            case While(condition, body, limit):
+                result.append(While(condition, simplify(body), limit))
+            case _:
+                result.append(statement)
+    return tuple(result)
+
+
 __all__ = [
-    "ScheduleError", "at", "block", "distribute", "expand", "fuse", "hoist", "name_of", "narrowest",
-    "parallelize", "reorder", "split", "strip", "unroll", "vectorize",
+    "ScheduleError", "at", "block", "distribute", "expand", "fuse", "hoist", "join", "name_of", "narrowest",
+    "parallelize", "reorder", "simplify", "split", "strip", "unroll", "vectorize",
 ]  # fmt: skip

@@ -1,0 +1,209 @@
+"""Kernels without reductions: every element of every definition from elements of inputs.
+
+Definitions over one shape share a nest (a group); groups of different shapes become sections of one parallel
+loop. Axes that memory does not tell apart are merged, the last one becomes vectors, and the leading ones are cut
+into chunks of a size that depends on shapes only.
+
+At each point all values are computed before any is stored, so an output may overwrite an input that is read at
+the same point only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from ingot.compiler.ir import loops
+from ingot.compiler.ir.loops import For, Let, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Definition, Kernel
+from ingot.compiler.schedule import partition, scalars
+from ingot.compiler.schedule.collapse import Points, Views, collapse
+from ingot.compiler.schedule.primitives import block, fuse, join, only_inner, parallelize, reorder, simplify, strip
+from ingot.compiler.schedule.statements import with_body
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.target import Target
+
+TILE = 16  # steps of a transpose block: at least a cache line of elements on both sides
+CHEAP, MODERATE = 6, 24  # cost of an element up to which vectors are unrolled by four, by two
+
+
+@dataclass(frozen=True)
+class ElementwiseDecision:
+    """How one group is computed."""
+
+    width: int  # lanes
+    unroll: int  # vectors per iteration of the innermost loop
+    axis: int  # merged axis that is cut into chunks
+    chunk: int  # steps of that axis in a chunk; 0: one chunk holds everything
+    tile_axis: int = -1  # axis along which some operand is contiguous while the last one is not; -1: none
+
+
+def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
+    if any(scalars.has_reduction(definition.value) for definition in kernel.definitions):
+        return None
+    groups = _groups(kernel)
+    if groups is None:
+        return None
+    views = Views()
+    sections: list[For] = []
+    plain: list[Statement] = []
+    decisions = []
+    for group in groups:
+        points = collapse(group, views)
+        decision = replace(decide(points, target, options), **options.decisions)
+        decisions.append(asdict(decision))
+        for statement in nest(points, decision):
+            if isinstance(statement, For) and statement.kind == "parallel":
+                sections.append(statement)
+            else:
+                plain.append(statement)
+    body = simplify([*plain, *([join(sections)] if len(sections) > 1 else sections)])
+    body = (*views.declarations(body), *body)
+    function = loops.Function(kernel.name, (*kernel.inputs, *kernel.outputs), body)
+    shapes = "one shape" if len(groups) == 1 else f"{len(groups)} shapes"
+    reason = f"every definition is elementwise; {shapes}"
+    return Scheduled(function, "elementwise", {"groups": decisions}, reason, in_place=_in_place(kernel, groups))
+
+
+# --- groups -------------------------------------------------------------------------------------------------------
+
+
+def _groups(kernel: Kernel) -> list[Points] | None:
+    """Definitions of equal shape together; None when one reads another somewhere else than at its own point."""
+    by_shape: dict[tuple[Dim, ...], list[Definition]] = {}
+    place: dict[Buffer, tuple[Dim, ...]] = {}
+    for definition in kernel.definitions:
+        shape = definition.buffer.shape
+        for load in scalars.loads(definition.value):
+            if load.buffer in place and (place[load.buffer] != shape or load.index != definition.variables):
+                return None
+        by_shape.setdefault(shape, []).append(definition)
+        place[definition.buffer] = shape
+    return [_points(definitions, kernel) for definitions in by_shape.values()]
+
+
+def _points(definitions: Sequence[Definition], kernel: Kernel) -> Points:
+    """The definitions at common variables, each value in terms of inputs only."""
+    variables = definitions[0].variables
+    values: dict[Buffer, Scalar] = {}
+    stores: list[Load] = []
+    stored: list[Scalar] = []
+    for definition in definitions:
+        mapping = {a: b for a, b in zip(definition.variables, variables, strict=True) if not isinstance(a, int)}
+        value = scalars.substitute(definition.value, mapping)
+        value = scalars.replace_loads(value, lambda load: values.get(load.buffer))
+        values[definition.buffer] = value
+        if definition.buffer in kernel.outputs:
+            stores.append(Load(definition.buffer, variables))
+            stored.append(value)
+    return Points(variables, definitions[0].buffer.shape, tuple(stores), tuple(stored))
+
+
+def _in_place(kernel: Kernel, groups: Sequence[Points]) -> tuple[tuple[Buffer, Buffer], ...]:
+    """Inputs that are read in one group only, there only at the point that an output of it stores."""
+    pairs = []
+    for group in groups:
+        loads = [load for value in group.values for load in scalars.loads(value)]
+        elsewhere = {
+            load.buffer for other in groups if other is not group for v in other.values for load in scalars.loads(v)
+        }
+        for store in group.stores:
+            for operand in dict.fromkeys(load.buffer for load in loads):
+                if operand.type != store.buffer.type or operand in elsewhere or operand not in kernel.inputs:
+                    continue
+                if all(load.index == store.index for load in loads if load.buffer is operand):
+                    pairs.append((operand, store.buffer))
+    return tuple(pairs)
+
+
+# --- decision -----------------------------------------------------------------------------------------------------
+
+
+def decide(points: Points, target: Target, options: ScheduleOptions) -> ElementwiseDecision:
+    types = [node.dtype for value in (*points.stores, *points.values) for node in scalars.nodes(value)]
+    widest = max((dtype.compute.itemsize for dtype in types), default=4)
+    width = max(1, target.vector_bytes // widest)
+    cost = sum(scalars.cost(value) for value in points.values)
+    unroll = 4 if cost <= CHEAP else 2 if cost <= MODERATE else 1
+    tile_axis = _tile_axis(points)
+    axis, chunk = -1, 0
+    if options.parallel and points.extents:
+        weight = partition.weight_of(points.stores, points.values)
+        cut = partition.cut(points.extents, weight, width * unroll)
+        axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
+        if chunk and tile_axis >= 0:
+            axis, chunk = tile_axis, TILE
+    return ElementwiseDecision(width, unroll, axis, chunk, tile_axis)
+
+
+def _tile_axis(points: Points) -> int:
+    """The axis before the last, when some load is contiguous along it and strides along the last one."""
+    axes = [axis for axis, variable in enumerate(points.variables) if not isinstance(variable, int)]
+    if len(axes) < 2:
+        return -1
+    before, last = (points.variables[axis] for axis in axes[-2:])
+    for value in points.values:
+        for load in scalars.loads(value):
+            if scalars.stride(load, last) not in (0, 1) and scalars.stride(load, before) == 1:
+                return axes[-2]
+    return -1
+
+
+# --- nest ---------------------------------------------------------------------------------------------------------
+
+
+def nest(points: Points, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+    """The group as loops, built from the innermost one outwards."""
+    if any(extent == 0 for extent in points.extents):
+        return ()
+    axes = [axis for axis, variable in enumerate(points.variables) if not isinstance(variable, int)]
+    statements = _element(points)
+    if not axes:
+        return statements
+    last = axes.pop()
+    loop = For(points.variables[last], points.extents[last], statements)
+    if decision.tile_axis >= 0:
+        statements = _tile(For(points.variables[axes[-1]], points.extents[axes.pop()], (loop,)), decision)
+    elif decision.chunk and decision.axis == last:
+        blocks = parallelize(block(loop, decision.chunk))
+        inner = strip(only_inner(blocks, "strip"), decision.width, decision.unroll)
+        statements = (with_body(blocks, inner),)
+    else:
+        statements = strip(loop, decision.width, decision.unroll)
+    for axis in reversed(axes):
+        loop = For(points.variables[axis], points.extents[axis], statements)
+        statements = (_outer(loop, axis, decision),)
+    return statements
+
+
+def _outer(loop: For, axis: int, decision: ElementwiseDecision) -> For:
+    if not decision.chunk or axis > decision.axis:
+        return loop
+    if axis == decision.axis:
+        return parallelize(block(loop, decision.chunk) if decision.chunk > 1 else loop)
+    return fuse(parallelize(loop))
+
+
+def _tile(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+    """for a { for b { S } }  ->  for a blocks { for b blocks { for a in block { for b in block { S } } } }"""
+    inner = only_inner(loop, "tile")
+    blocked = block(with_body(loop, (block(inner, TILE * 4),)), TILE)
+    if decision.chunk:
+        blocked = parallelize(blocked)
+    body = reorder(only_inner(blocked, "tile"))
+    rows = only_inner(body, "tile")
+    lanes = strip(only_inner(rows, "tile"), decision.width, 1)
+    return (with_body(blocked, (with_body(body, (with_body(rows, lanes),)),)),)
+
+
+def _element(points: Points) -> tuple[Statement, ...]:
+    """All values, then all stores."""
+    pairs = list(zip(points.stores, points.values, strict=True))
+    if len(pairs) == 1:
+        ((place, value),) = pairs
+        return (Store(place.buffer, place.index, value),)
+    lets = [Let(Local(place.buffer.name, value.dtype), value) for place, value in pairs]
+    stores = [Store(p.buffer, p.index, Read(let.local)) for (p, _), let in zip(pairs, lets, strict=True)]
+    return (*lets, *stores)
