@@ -28,14 +28,21 @@ EXAMPLES = ("examples", "tests", "benchmarks")
 
 
 class Trace(Builder):
-    def __init__(self) -> None:
+    """`parent` is the trace around a region; what the region uses of it is captured as an input."""
+
+    def __init__(self, parent: Trace | None = None) -> None:
         super().__init__()
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.captured: dict[Value, Value] = {}  # value of the parent -> input of this trace
         self.constants: dict[str, np.ndarray] = {}
         self._lifted: dict[int, tuple[np.ndarray, Value]] = {}
         self._sources: dict[tuple[str, int], Source] = {}
 
     def lift(self, array: object, dtype: DType | None = None) -> Value:
         """A value for an array that is known now."""
+        if self.parent is not None and np.size(array) > LITERAL_ELEMENTS:  # type: ignore[arg-type]
+            return self.capture(self.parent.lift(array, dtype))
         known = self._lifted.get(id(array))
         if known is not None and (dtype is None or dtype == known[1].tensor.dtype):
             return known[1]
@@ -50,6 +57,19 @@ class Trace(Builder):
         if isinstance(array, np.ndarray):
             self._lifted[id(array)] = (array, value)
         return value
+
+    def capture(self, value: Value) -> Value:
+        """An input of this region for a value of the trace around it."""
+        if value not in self.captured:
+            self.captured[value] = self.input(f"captured{len(self.captured)}", value.tensor, source=value.source)
+        return self.captured[value]
+
+    def adopt(self, value: Value, owner: Builder) -> Value | None:
+        """The value as seen from this trace: itself, or captured from a trace around; None when unrelated."""
+        if owner is self:
+            return value
+        outside = self.parent.adopt(value, owner) if self.parent is not None else None
+        return None if outside is None else self.capture(outside)
 
     def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
         return super().emit(op, *args, source=source or self.source or self.here(), name=name)

@@ -1,0 +1,502 @@
+"""The tensor that models are written with: NumPy's habits over a trace.
+
+Arithmetic, comparison and logic operators broadcast and promote as NumPy does (a Python number takes the
+tensor's element type; an integer tensor meets a float one in the float's type); methods and indexing follow
+NumPy's names. Every op of the registry is a method too. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot.compiler.errors import Code, IngotError, IngotTypeError, IngotValueError
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.graph import Value
+from ingot.compiler.ir.symbolic import Dim, Expr
+from ingot.compiler.ir.types import DTYPES, DType, as_dim, bf16, boolean, dtype_of, f16, f32, i64
+from ingot.compiler.ops.base import Node, Op, OpTypeError, broadcast_shapes, normalize_axes
+from ingot.compiler.ops.contraction import matmul
+from ingot.compiler.ops.movement import concat, tril, triu
+from ingot.compiler.ops.structure import Constant
+from ingot.frontends.dsl.trace import Trace
+
+Axis = int | Sequence[int] | None
+
+
+def promote(left: DType, right: DType) -> DType:
+    """The element type in which two tensors meet."""
+    if left == right:
+        return left
+    if left.kind == right.kind == "float":
+        return f32 if {left, right} == {f16, bf16} else max(left, right, key=lambda t: t.bits)
+    if left.is_float or right.is_float:
+        return left if left.is_float else right
+    return dtype_of(np.result_type(left.numpy, right.numpy))
+
+
+def as_dtype(given: object) -> DType:
+    if isinstance(given, DType):
+        return given
+    if isinstance(given, str) and given in DTYPES:
+        return DTYPES[given]
+    if given is bool:
+        return boolean
+    if given is int:
+        return i64
+    if given is float:
+        return f32
+    return dtype_of(np.dtype(given))  # type: ignore[call-overload]
+
+
+class Tensor(Node):
+    """A value of a graph that is being traced."""
+
+    __slots__ = ()
+    builder: Trace
+
+    def __init__(self, builder: Trace, value: Value) -> None:
+        super().__init__(builder, value)
+
+    # --- building ----------------------------------------------------------------------------------
+
+    def apply(self, op: Op, *others: Node) -> Any:
+        trace = self.builder
+        for other in others:
+            if other.builder.depth > trace.depth:  # type: ignore[attr-defined]
+                trace = other.builder  # type: ignore[assignment]
+        args = [trace.adopt(t.value, t.builder) for t in (self, *others)]
+        if None in args:
+            raise IngotTypeError(Code.MIXED_TRACES, f"{op.name} is given a tensor of another trace", trace.here())
+        try:
+            return Tensor(trace, self.value).wrap(trace.emit(op, *args))  # type: ignore[arg-type]
+        except OpTypeError as error:
+            raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
+
+    def wrap_array(self, array: object, dtype: DType | None = None) -> Tensor:
+        return Tensor(self.builder, self.builder.lift(array, dtype))
+
+    def _coerce(self, other: object) -> Tensor:
+        if isinstance(other, Tensor):
+            return other
+        if isinstance(other, Expr):
+            kind: Any = Op.registry["dimension"]
+            return self.wrap(self.builder.emit(kind(other, self.dtype)))
+        if isinstance(other, bool | numbers.Number) and not isinstance(other, np.generic):
+            dtype = self.dtype
+            if isinstance(other, float) and not dtype.is_float:
+                dtype = f32
+            elif isinstance(other, int) and not isinstance(other, bool) and dtype == boolean:
+                dtype = i64
+            try:
+                return Tensor(self.builder, self.builder.emit(Constant.of(other, dtype)))
+            except (OpTypeError, OverflowError) as error:
+                raise IngotValueError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
+        try:
+            return self.wrap_array(other)
+        except TypeError as error:
+            raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
+
+    def _binary(self, name: str, other: object, reflected: bool = False) -> Any:
+        right = self._coerce(other)
+        dtype = promote(self.dtype, right.dtype)
+        if name == "div" and not dtype.is_float:
+            dtype = f32
+        try:
+            shape = broadcast_shapes(name, *((right.shape, self.shape) if reflected else (self.shape, right.shape)))
+        except OpTypeError as error:
+            raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
+        a, b = self.cast(dtype).broadcast_to(shape), right.cast(dtype).broadcast_to(shape)
+        kind: Any = Op.registry[name]
+        return b.apply(kind(), a) if reflected else a.apply(kind(), b)
+
+    def where(self, yes: object, no: object) -> Any:
+        condition = self if self.dtype == boolean else self != 0
+        sample = yes if isinstance(yes, Tensor) else no if isinstance(no, Tensor) else None
+        if sample is None:
+            array = np.asarray(yes)
+            sample = self.wrap_array(array if array.dtype != np.float64 else array.astype(np.float32))
+            yes = sample
+        a, b = sample._coerce(yes), sample._coerce(no)
+        dtype = promote(a.dtype, b.dtype)
+        return Node.where(condition, a.cast(dtype), b.cast(dtype))
+
+    def __eq__(self, other: object) -> Any:
+        return self._binary("equal", other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._binary("not_equal", other)
+
+    __hash__ = object.__hash__
+
+    def __rfloordiv__(self, other: object) -> Any:
+        return self._binary("floor_divide", other, True)
+
+    def __rmod__(self, other: object) -> Any:
+        return self._binary("mod", other, True)
+
+    def __rpow__(self, other: object) -> Any:
+        return self._binary("pow", other, True)
+
+    def __pow__(self, other: object) -> Any:
+        if isinstance(other, int | float) and other in (2, 0.5, 1, -1) and self.dtype.is_float:
+            # cheaper forms of the same function, exact where pow is
+            match other:
+                case 2:
+                    return self * self
+                case 1:
+                    return self
+                case -1:
+                    return 1.0 / self
+                case _:
+                    return self.__getattr__("sqrt")()
+        return self._binary("pow", other)
+
+    def __lshift__(self, other: object) -> Any:
+        return self._binary("shift_left", other)
+
+    def __rshift__(self, other: object) -> Any:
+        return self._binary("shift_right", other)
+
+    __rand__, __ror__, __rxor__ = Node.__and__, Node.__or__, Node.__xor__
+
+    def __pos__(self) -> Tensor:
+        return self
+
+    def __abs__(self) -> Any:
+        return self.__getattr__("abs")()
+
+    def __matmul__(self, other: object) -> Any:
+        return self.matmul(other)
+
+    def __rmatmul__(self, other: object) -> Any:
+        return self._coerce(other).matmul(self)
+
+    def matmul(self, other: object) -> Any:
+        right = self._coerce(other)
+        dtype = promote(self.dtype, right.dtype)
+        try:
+            return matmul(self.cast(dtype), right.cast(dtype))
+        except OpTypeError as error:
+            raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
+
+    dot = matmul
+
+    # --- what a traced tensor refuses ----------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        raise IngotTypeError(Code.TENSOR_AS_BOOL, f"the truth of {self!r} is not known while tracing", self.builder.here())
+
+    def _no_value(self, wanted: str) -> IngotError:
+        return IngotTypeError(Code.TENSOR_AS_NUMBER, f"{self!r} cannot become {wanted} while tracing", self.builder.here())
+
+    def __float__(self) -> float:
+        raise self._no_value("a Python float")
+
+    def __int__(self) -> int:
+        raise self._no_value("a Python int")
+
+    def __index__(self) -> int:
+        raise self._no_value("an index")
+
+    def __array__(self, *args: Any, **keywords: Any) -> np.ndarray:
+        raise self._no_value("a NumPy array")
+
+    def item(self) -> float:
+        raise self._no_value("a Python number")
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise IngotTypeError(Code.IMMUTABLE_TENSOR, f"{self!r} cannot be changed in place", self.builder.here())
+
+    def __len__(self) -> int:
+        if not self.rank:
+            raise IngotTypeError(Code.SYMBOLIC_LENGTH, "a scalar has no length", self.builder.here())
+        if not isinstance(self.shape[0], int):
+            raise IngotTypeError(
+                Code.SYMBOLIC_LENGTH, f"the first axis of {self!r} has no fixed length", self.builder.here()
+            )
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[n] for n in range(len(self)))
+
+    # --- shape -------------------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return self.rank
+
+    @property
+    def size(self) -> Dim:
+        return self.type.size
+
+    @property
+    def T(self) -> Any:
+        return self.transpose()
+
+    def astype(self, dtype: object) -> Any:
+        return self.cast(as_dtype(dtype))
+
+    def _axes(self, axis: Axis, op: str) -> tuple[int, ...]:
+        if axis is None:
+            return tuple(range(self.rank))
+        try:
+            return normalize_axes((axis,) if isinstance(axis, int) else tuple(axis), self.rank, op)
+        except OpTypeError as error:
+            raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
+
+    def reshape(self, *shape: Any) -> Any:
+        """A -1 stands for what is left over."""
+        given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        dims = [d if isinstance(d, int) else as_dim(d) for d in given]
+        if dims.count(-1) == 1:
+            known = symbolic.product(d for d in dims if d != -1)
+            if isinstance(known, int) and known == 0:
+                raise IngotValueError(Code.OP_ARGUMENTS, "reshape: -1 beside a dim of 0", self.builder.here())
+            dims[dims.index(-1)] = self.type.size // known
+        if any(isinstance(d, int) and d < 0 for d in dims):
+            raise IngotValueError(Code.OP_ARGUMENTS, f"reshape: {tuple(given)} has negative dims", self.builder.here())
+        return Node.reshape(self, tuple(dims))
+
+    def transpose(self, *perm: Any) -> Any:
+        given = perm[0] if len(perm) == 1 and isinstance(perm[0], tuple | list) else perm
+        order = tuple(given) or tuple(reversed(range(self.rank)))
+        return Node.transpose(self, tuple(a % self.rank if -self.rank <= a < self.rank else a for a in order))
+
+    permute = transpose
+
+    def swapaxes(self, first: int, second: int) -> Any:
+        order = list(range(self.rank))
+        order[first], order[second] = order[second], order[first]
+        return self.transpose(order)
+
+    def flatten(self, start: int = 0) -> Any:
+        return self.reshape(*self.shape[:start], symbolic.product(self.shape[start:]))
+
+    ravel = flatten
+
+    def squeeze(self, axis: Axis = None) -> Any:
+        chosen = [n for n, d in enumerate(self.shape) if d == 1] if axis is None else self._axes(axis, "squeeze")
+        for n in chosen:
+            if self.shape[n] != 1:
+                raise IngotValueError(
+                    Code.OP_ARGUMENTS, f"squeeze: axis {n} of {self!r} is not 1", self.builder.here()
+                )
+        return self.reshape(*(d for n, d in enumerate(self.shape) if n not in chosen))
+
+    def unsqueeze(self, axis: int) -> Any:
+        return self.expand_dims(axis)
+
+    def broadcast_to(self, shape: Any) -> Any:
+        return Node.broadcast_to(self, tuple(as_dim(d) for d in shape))
+
+    # --- reductions ----------------------------------------------------------------------------------
+
+    def _reduce(self, name: str, axis: Axis, keepdims: bool) -> Any:
+        return Node.reduce(self, name, self._axes(axis, name), keepdims)
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Any:  # type: ignore[override]
+        source = self.astype(i64) if self.dtype == boolean else self
+        return source._reduce("sum", axis, keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        source = self if self.dtype.is_float else self.astype(f32)
+        return source._reduce("mean", axis, keepdims)
+
+    def prod(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._reduce("prod", axis, keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._reduce("max", axis, keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._reduce("min", axis, keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return (self if self.dtype == boolean else self != 0)._reduce("any", axis, keepdims)
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return (self if self.dtype == boolean else self != 0)._reduce("all", axis, keepdims)
+
+    def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._reduce("logsumexp", axis, keepdims)
+
+    def var(self, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
+        axes = tuple(sorted(self._axes(axis, "var")))
+        kind: Any = Op.registry["var"]
+        result = self.apply(kind(axes=axes, correction=correction))
+        return result.reshape(*(1 if n in axes else d for n, d in enumerate(self.shape))) if keepdims else result
+
+    def std(self, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
+        return self.var(axis, correction, keepdims).sqrt()
+
+    def _position(self, name: str, axis: int | None, keepdims: bool) -> Any:
+        source = self.flatten() if axis is None else self
+        (place,) = source._axes(0 if axis is None else axis, name)
+        kind: Any = Op.registry[name]
+        result = source.apply(kind(axis=place))
+        return result.expand_dims(place) if keepdims and axis is not None else result
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        return self._position("argmax", axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        return self._position("argmin", axis, keepdims)
+
+    def softmax(self, axis: int = -1) -> Any:
+        return self.apply(Op.registry["softmax"](axis=self._axes(axis, "softmax")[0]))  # type: ignore[call-arg]
+
+    def log_softmax(self, axis: int = -1) -> Any:
+        return self.apply(Op.registry["log_softmax"](axis=self._axes(axis, "log_softmax")[0]))  # type: ignore[call-arg]
+
+    def clip(self, low: float | None = None, high: float | None = None) -> Any:
+        result = self
+        if low is not None:
+            result = result._binary("maximum", low)
+        if high is not None:
+            result = result._binary("minimum", high)
+        return result
+
+    clamp = clip
+
+    def tril(self, offset: int = 0) -> Any:
+        return tril(self, offset)
+
+    def triu(self, offset: int = 0) -> Any:
+        return triu(self, offset)
+
+    def detach(self) -> Any:
+        return self.__getattr__("stop_gradient")()
+
+    # --- indexing --------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: Any) -> Any:
+        items = list(key) if isinstance(key, tuple) else [key]
+        items = self._expand_ellipsis(items)
+        advanced = [n for n, item in enumerate(items) if _is_advanced(item)]
+        basic, places = self._basic(items)
+        if not advanced:
+            return basic
+        if len(advanced) > 1:
+            return self._gather_many(basic, [items[n] for n in advanced], [places[n] for n in advanced])
+        index = self._index_tensor(items[advanced[0]])
+        return basic.apply(Op.registry["gather"](axis=places[advanced[0]]), index)  # type: ignore[call-arg]
+
+    def _expand_ellipsis(self, items: list[Any]) -> list[Any]:
+        dots = [n for n, item in enumerate(items) if item is Ellipsis]
+        used = sum(item is not None and item is not Ellipsis for item in items)
+        if used > self.rank:
+            raise IngotTypeError(
+                Code.BAD_INDEX, f"{used} indices for a tensor of rank {self.rank}", self.builder.here()
+            )
+        if len(dots) > 1:
+            raise IngotTypeError(Code.BAD_INDEX, "an index has more than one ...", self.builder.here())
+        fill = [slice(None)] * (self.rank - used)
+        at = dots[0] if dots else len(items)
+        return [*items[:at], *fill, *items[at + 1 :]]
+
+    def _index_tensor(self, item: Any) -> Tensor:
+        index = item if isinstance(item, Tensor) else self.wrap_array(np.asarray(item))
+        if index.dtype == boolean:
+            raise IngotTypeError(
+                Code.BAD_INDEX,
+                "a bool mask as index gives a result whose shape depends on data",
+                self.builder.here(),
+                hint="use ingot.where, or multiply by the mask",
+            )
+        if not index.dtype.is_integer:
+            raise IngotTypeError(Code.BAD_INDEX, f"an index is {index.dtype}, not an integer", self.builder.here())
+        return index
+
+    def _basic(self, items: list[Any]) -> tuple[Any, dict[int, int]]:
+        """Apply ints, slices and None; advanced items keep their whole axis. Also where each item's axis is
+        in the result."""
+        starts, stops, steps, shape = [], [], [], []
+        places: dict[int, int] = {}
+        axis = 0
+        for n, item in enumerate(items):
+            if item is None:
+                shape.append(1)
+                continue
+            extent = self.shape[axis]
+            start, stop, step, keep = self._range(item, axis, extent)
+            starts.append(start)
+            stops.append(stop)
+            steps.append(step)
+            if keep:
+                places[n] = len(shape)
+                first, last = (start, stop) if step > 0 else (stop + 1, start + 1)
+                shape.append(symbolic.ceildiv(last - first, abs(step)))
+            axis += 1
+        whole = all(
+            a == 0 and b == d and s == 1 for a, b, s, d in zip(starts, stops, steps, self.shape, strict=True)
+        )
+        kind: Any = Op.registry["slice"]
+        part = self if whole else self.apply(kind(tuple(starts), tuple(stops), tuple(steps)))
+        return Node.reshape(part, tuple(shape)), places
+
+    def _range(self, item: Any, axis: int, extent: Dim) -> tuple[Dim, Dim, int, bool]:
+        if _is_advanced(item):
+            return 0, extent, 1, True
+        if isinstance(item, slice):
+            step = 1 if item.step is None else int(item.step)
+            if step == 0:
+                raise IngotValueError(Code.BAD_INDEX, "a slice step is 0", self.builder.here())
+            low, high = (0, extent) if step > 0 else (-1, extent - 1)
+            start = (0 if step > 0 else extent - 1) if item.start is None else _clamp(item.start, extent, low, high)
+            stop = (extent if step > 0 else -1) if item.stop is None else _clamp(item.stop, extent, low, high)
+            empty = symbolic.less(stop, start) if step > 0 else symbolic.less(start, stop)
+            return (start, start, step, True) if empty else (start, stop, step, True)
+        if isinstance(item, int | np.integer | Expr) and not isinstance(item, bool):
+            place = int(item) if isinstance(item, np.integer) else item
+            if isinstance(place, int) and place < 0:
+                place = place + extent
+            if symbolic.less(place, extent) is False or symbolic.less_equal(0, place) is False:
+                raise IngotValueError(
+                    Code.BAD_INDEX, f"index {item} is outside axis {axis} of {self!r}", self.builder.here()
+                )
+            return place, place + 1, 1, False
+        raise IngotTypeError(Code.BAD_INDEX, f"cannot index with {item!r}", self.builder.here())
+
+    def _gather_many(self, basic: Any, items: list[Any], places: list[int]) -> Any:
+        """Several index tensors: they broadcast together and select points of their axes, which must be
+        neighbours; the result has their common shape in the place of those axes."""
+        if places != list(range(places[0], places[0] + len(places))):
+            raise IngotTypeError(
+                Code.BAD_INDEX, "index tensors must be on neighbouring axes", self.builder.here()
+            )
+        indices = [self._index_tensor(item).astype(i64) for item in items]
+        shape: tuple[Dim, ...] = ()
+        for index in indices:
+            shape = broadcast_shapes("index", shape, index.shape)
+        extents = basic.shape[places[0] : places[0] + len(places)]
+        flat = None
+        for index, extent in zip(indices, extents, strict=True):
+            wrapped = (index < 0).where(index + extent, index)
+            # each coordinate is checked by itself before it is folded into one index
+            ranged = wrapped.apply(Op.registry["check_range"](extent=extent))  # type: ignore[call-arg]
+            flat = ranged if flat is None else flat * extent + ranged
+        merged = basic.reshape(*basic.shape[: places[0]], symbolic.product(extents), *basic.shape[places[0] + len(places) :])
+        return merged.apply(Op.registry["gather"](axis=places[0]), Node.broadcast_to(flat, shape))  # type: ignore[call-arg, arg-type]
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.value.type!r})"
+
+
+def _is_advanced(item: Any) -> bool:
+    return isinstance(item, Tensor | np.ndarray | list)
+
+
+def _clamp(place: Any, extent: Dim, low: Dim, high: Dim) -> Dim:
+    """NumPy's slice bounds: negative counts from the end, beyond the end is the end."""
+    place = int(place) if isinstance(place, np.integer) else place
+    if isinstance(place, int) and place < 0:
+        place = place + extent
+    return symbolic.maximum(low, symbolic.minimum(place, high))
+
+
+def concatenate(parts: Sequence[Any], axis: int = 0) -> Any:
+    return concat(parts, axis)
