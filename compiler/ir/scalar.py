@@ -63,6 +63,17 @@ class Local:
     dtype: DType
 
 
+def cast_array(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """NumPy's astype, made total: float to integer saturates and NaN gives 0."""
+    if dtype.is_integer and x.dtype.kind not in "iub":
+        info = np.iinfo(dtype.numpy)
+        wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
+        low, high = float(info.min), float(info.max)
+        clipped = np.where((wide > low) & (wide < high), wide, 0).astype(dtype.numpy)
+        return np.where(wide >= high, info.max, np.where(wide <= low, info.min, clipped)).astype(dtype.numpy)
+    return x.astype(dtype.numpy)
+
+
 Result = Literal["same", "bool"]
 
 
@@ -348,7 +359,7 @@ def cast(value: Scalar, dtype: DType) -> Scalar:
     if value.dtype == dtype:
         return value
     if isinstance(value, Const):
-        return Const(value.value, dtype)
+        return Const(cast_array(np.asarray(value.value, value.dtype.numpy), dtype).item(), dtype)
     if isinstance(value, IndexValue) and dtype.is_integer and dtype.bits >= 32:
         return IndexValue(value.dim, dtype)
     return Cast(value, dtype)

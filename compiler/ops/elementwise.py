@@ -236,7 +236,7 @@ class Cast(Op):
         return x.with_dtype(self.dtype)
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
-        return cast_array(x, self.dtype)
+        return scalar.cast_array(x, self.dtype)
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         return (g.cast(xs[0].dtype) if xs[0].dtype.is_float and self.dtype.is_float else None,)
@@ -251,14 +251,3 @@ class Cast(Op):
         edges = np.array([np.nan, np.inf, -np.inf, 1e20, -1e20, 0.5, -0.5, 300.0], np.float32)
         for target in (i32, i64, u8):
             yield Sample(cls(target), (edges,))
-
-
-def cast_array(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """NumPy's astype, made total: float to integer saturates and NaN gives 0."""
-    if dtype.is_integer and x.dtype.kind not in "iub":
-        info = np.iinfo(dtype.numpy)
-        wide = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
-        low, high = float(info.min), float(info.max)
-        clipped = np.where((wide > low) & (wide < high), wide, 0).astype(dtype.numpy)
-        return np.where(wide >= high, info.max, np.where(wide <= low, info.min, clipped)).astype(dtype.numpy)
-    return x.astype(dtype.numpy)
