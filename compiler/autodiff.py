@@ -142,6 +142,15 @@ def zeros_like(builder: Builder, type: TensorType) -> Value:
     return Node(builder, builder.emit(Constant.of(0, type.dtype))).broadcast_to(type.shape).value
 
 
+def _fresh(builder: Builder, number: int) -> str:
+    """A name for a cotangent; a graph that is itself a gradient has cotangents among its inputs already."""
+    taken = {v.name for v in builder.inputs}
+    name = f"cotangent{number}"
+    while name in taken:
+        name = f"cotangent_{name}"
+    return name
+
+
 def differentiate(graph: Graph, wrt: Sequence[int]) -> Graph:
     """The vector-Jacobian product of a graph: takes its inputs and one cotangent per float output, gives the
     cotangents of the inputs numbered by `wrt` (zeros where an output does not depend on one)."""
@@ -150,7 +159,7 @@ def differentiate(graph: Graph, wrt: Sequence[int]) -> Graph:
     forward = replay(graph, builder, mapping)
     cotangents: list[Value | None] = []
     for n, output in enumerate(forward.outputs):
-        given = builder.input(f"cotangent{n}", output.tensor) if output.tensor.dtype.is_float else None
+        given = builder.input(_fresh(builder, n), output.tensor) if output.tensor.dtype.is_float else None
         cotangents.append(given)
     targets = [forward.inputs[n] for n in wrt]
     found = gradients(builder, forward.outputs, cotangents, targets)

@@ -1,0 +1,180 @@
+"""The tests every op gets for nothing: each op of the registry, on each of its samples, at every level.
+
+    infer == evaluate           the type rule tells the truth
+    text round trip             what is printed is what was built
+    way down == evaluate        index notation, decomposition or loops compute the NumPy meaning
+    compiled == evaluate        and so does native code
+    gradient == differences     in double precision, also of gradients
+
+An op without samples fails: nothing enters the language untested.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingot.compiler.ops  # noqa: F401  (completes the registry)
+from ingot.compiler import autodiff
+from ingot.compiler.ir import interpret, loops, tensor, text
+from ingot.compiler.ir.graph import Graph
+from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.types import TensorType, type_of
+from ingot.compiler.ops.base import Op, Sample
+from tests.ops import harness
+
+OPS = dict(sorted(Op.registry.items()))
+WITHOUT_SAMPLES = {"get"}  # names a result of another op; every op with several results tests it
+ONCE_DIFFERENTIABLE = {"lgamma"}  # its gradient is digamma, whose own is not in the language
+PIPELINE = importlib.util.find_spec("ingot.compiler.pipeline") is not None
+
+
+def every_sample() -> list[Any]:
+    return [
+        pytest.param(sample, id=f"{name}-{number}-{harness.dtype_names(types_of(sample))}")
+        for name, kind in OPS.items()
+        for number, sample in enumerate(kind.samples())
+    ]
+
+
+def types_of(sample: Sample) -> list[TensorType]:
+    return [a if isinstance(a, TensorType) else type_of(a) for a in sample.args]
+
+
+SAMPLES = every_sample()
+
+
+def with_way_down(*ways: str) -> list[Any]:
+    return [p for p in SAMPLES if type(p.values[0].op).way_down() in ways]
+
+
+@pytest.fixture
+def args(sample: Sample) -> harness.Arrays:
+    seed = zlib.crc32(repr((sample.op.name, types_of(sample))).encode())
+    return harness.arguments_of(sample, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("kind", OPS.values(), ids=OPS.keys())
+def test_every_op_is_complete(kind: type[Op]):
+    assert kind.way_down() in ("lower", "decompose", "loops", "regions")
+    assert kind.__doc__, f"{kind.name} does not say what it computes"
+    if kind.name not in WITHOUT_SAMPLES:
+        assert list(kind.samples()), f"{kind.name} has no samples, so nothing about it is tested"
+    has_gradient = (kind.vjp, kind.vjp_with) != (Op.vjp, Op.vjp_with) or kind.way_down() == "decompose"
+    assert has_gradient or not kind.differentiable or kind.name in WITHOUT_SAMPLES
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_type_rule_agrees_with_meaning(sample: Sample, args: harness.Arrays):
+    expected = harness.result_types(sample.op, [type_of(a) for a in args])
+    found = harness.evaluate(sample.op, *args)
+    assert tuple(type_of(f) for f in found) == expected
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_text_reads_back(sample: Sample):
+    graph = harness.op_graph(sample.op, types_of(sample))
+    printed = text.print_graph(graph)
+    again = text.parse_graph(printed, Op.registry)
+    assert text.print_graph(again) == printed
+    assert text.same_structure(graph, again)
+
+
+@pytest.mark.skipif(not hasattr(interpret, "run_kernel"), reason="no interpreter of kernels")
+@pytest.mark.parametrize("sample", with_way_down("lower"))
+def test_index_notation_computes_the_meaning(sample: Sample, args: harness.Arrays):
+    kernel = kernel_of(sample.op, args)
+    found = interpret.run_kernel(kernel, *args)
+    harness.assert_same(found, harness.evaluate(sample.op, *args))
+
+
+def kernel_of(op: Op, args: harness.Arrays) -> tensor.Kernel:
+    inputs = tuple(Buffer(f"x{n}", type_of(a).dtype, type_of(a).shape) for n, a in enumerate(args))
+    (type_,) = harness.result_types(op, [b.type for b in inputs])
+    output = Buffer("y", type_.dtype, type_.shape)
+    variables = tensor.axes(type_.shape)
+    value = op.lower(type_, variables, *map(tensor.BufferReader, inputs))
+    return tensor.Kernel(op.name, inputs, (output,), (tensor.Definition(output, variables, value),))
+
+
+@pytest.mark.parametrize("sample", with_way_down("decompose"))
+def test_decomposition_computes_the_meaning(sample: Sample, args: harness.Arrays):
+    graph = harness.decomposition(sample.op, [type_of(a) for a in args])
+    harness.assert_same(harness.run(graph, *args), harness.evaluate(sample.op, *args))
+
+
+@pytest.mark.skipif(not hasattr(interpret, "run_function"), reason="no interpreter of loops")
+@pytest.mark.parametrize("sample", with_way_down("loops"))
+def test_loops_compute_the_meaning(sample: Sample, args: harness.Arrays):
+    function = function_of(sample.op, args)
+    expected = harness.evaluate(sample.op, *args)
+    results = [np.empty(e.shape, e.dtype) for e in expected]
+    interpret.run_function(function, [*args, *results])
+    harness.assert_same(results, expected)
+
+
+def function_of(op: Op, args: harness.Arrays) -> loops.Function:
+    types = [type_of(a) for a in args]
+    inputs = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(types)]
+    outputs = [Buffer(f"y{n}", t.dtype, t.shape) for n, t in enumerate(harness.result_types(op, types))]
+    return loops.Function(op.name, (*inputs, *outputs), op.loops(outputs, inputs))
+
+
+@pytest.mark.skipif(not PIPELINE, reason="there is no pipeline")
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_native_code_computes_the_meaning(sample: Sample, args: harness.Arrays):
+    pipeline = importlib.import_module("ingot.compiler.pipeline")
+    graph = harness.op_graph(sample.op, [type_of(a) for a in args])
+    program = pipeline.compile(graph)
+    harness.assert_same(harness.several(program(*args)), harness.evaluate(sample.op, *args))
+
+
+def smooth(sample: Sample) -> bool:
+    """Whether the sample has a gradient to check; one in a narrow type is checked in double precision."""
+    if not sample.op.differentiable or not any(t.dtype.is_float for t in types_of(sample)):
+        return False
+    return sample.wrt != ()
+
+
+def gradient_samples() -> list[Any]:
+    """One of those that become the same in double precision."""
+    chosen: dict[Any, Any] = {}
+    for parameter in SAMPLES:
+        sample = parameter.values[0]
+        if smooth(sample):
+            key = (sample.op, *harness.doubled(types_of(sample)))
+            chosen.setdefault(key, parameter)
+    return list(chosen.values())
+
+
+def double_graph(sample: Sample, args: harness.Arrays) -> tuple[Graph, harness.Arrays, list[int]]:
+    wide = harness.in_double(args)
+    graph = harness.op_graph(sample.op, [type_of(a) for a in wide])
+    if not harness.differentiable_in(graph):
+        pytest.skip("its result is not in double precision")
+    return graph, wide, harness.float_positions(wide, sample)
+
+
+@pytest.mark.parametrize("sample", gradient_samples())
+def test_gradient_agrees_with_differences(sample: Sample, args: harness.Arrays, rng: np.random.Generator):
+    graph, wide, wrt = double_graph(sample, args)
+    harness.check_gradient(graph, wide, wrt, rng)
+
+
+def twice_differentiable() -> list[Any]:
+    return [p for p in gradient_samples() if p.values[0].op.name not in ONCE_DIFFERENTIABLE][::3]
+
+
+@pytest.mark.parametrize("sample", twice_differentiable())
+def test_gradient_of_gradient_agrees_with_differences(
+    sample: Sample, args: harness.Arrays, rng: np.random.Generator
+):
+    graph, wide, wrt = double_graph(sample, args)
+    first = autodiff.differentiate(graph, wrt)
+    cotangents = [rng.standard_normal(v.tensor.static_shape) for v in first.inputs[len(wide) :]]
+    harness.check_gradient(first, (*wide, *cotangents), wrt, rng)
