@@ -1,5 +1,5 @@
 """The ops. Importing this package completes the registry `Op.registry`."""
 
-from ingot.compiler.ops import composite, control, elementwise, movement, reduction, structure
+from ingot.compiler.ops import composite, contraction, control, elementwise, movement, reduction, structure
 
-__all__ = ["composite", "control", "elementwise", "movement", "reduction", "structure"]
+__all__ = ["composite", "contraction", "control", "elementwise", "movement", "reduction", "structure"]

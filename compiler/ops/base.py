@@ -325,6 +325,10 @@ class Node:
     def __xor__(self, other: object) -> Any:
         return self._binary("bitwise_xor", other)
 
+    def __matmul__(self, other: Node) -> Any:
+        kind: Any = Op.registry["contract"]
+        return kind.matmul(self, other)
+
     def __neg__(self) -> Any:
         return self.__getattr__("neg")()
 
