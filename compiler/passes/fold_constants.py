@@ -1,0 +1,126 @@
+"""Split off what depends on constants only: it is computed once, when the program is made.
+
+The result is two graphs: a prologue from the given constants to folded ones, and the rest, which takes the
+folded ones as constants. Nothing is evaluated here, so weights never enter the IR, and a cached program can
+recompute its constants for other weights by running the prologue again.
+
+A value is folded when its result is not larger than `budget` elements or not larger than what it reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ingot.compiler.ir.graph import Builder, Graph, Input, Value, input_of, users_of
+from ingot.compiler.ir.types import TupleType
+from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.structure import Constant
+
+
+@dataclass(frozen=True)
+class Split:
+    prologue: Graph | None  # None: nothing to compute
+    main: Graph
+    reasons: tuple[str, ...]
+
+
+def split_constants(graph: Graph, budget: int) -> Split:
+    """`main` reads folded values as constants named `folded<n>`; their values are the prologue's outputs."""
+    reasons: list[str] = []
+    known = _known_values(graph, budget, reasons)
+    users = users_of(graph)
+    outputs = set(graph.outputs)
+    frontier = [
+        v
+        for v in graph.body
+        if v in known and _worth_storing(v) and (v in outputs or any(u not in known for u in users[v]))
+    ]
+    if not frontier:
+        return Split(None, graph, tuple(reasons))
+    needed = _inputs_below(frontier)
+    constants = [v for v in graph.inputs if v in needed]
+    names = tuple(f"folded{n}" for n in range(len(frontier)))
+    prologue = Graph(f"{graph.name}.prologue", tuple(constants), tuple(frontier), names)
+    builder = Builder()
+    made: dict[Value, Value] = {}
+    for value in graph.inputs:
+        given = input_of(value)
+        if given.role != "constant":
+            made[value] = builder.input(given.name, value.tensor, given.role, value.source)
+    for name, value in zip(names, frontier, strict=True):
+        made[value] = builder.input(name, value.tensor, "constant", value.source)
+    _rebuild(graph, builder, made)
+    main = replace(
+        graph,
+        inputs=builder.inputs,
+        outputs=tuple(made[v] for v in graph.outputs),
+        constants={n: graph.constants[n] for n in graph.constants if n in {input_of(v).name for v in builder.inputs}},
+    )
+    return Split(replace(prologue, constants=graph.constants), main, tuple(reasons))
+
+
+def _rebuild(graph: Graph, builder: Builder, made: dict[Value, Value]) -> None:
+    """Emit what is still needed, in order; constants are declared when first read."""
+    needed: set[Value] = set()
+    stack = list(graph.outputs)
+    while stack:
+        value = stack.pop()
+        if value in needed or value in made:
+            continue
+        needed.add(value)
+        stack.extend(value.args)
+    for value in graph.inputs:
+        if value in needed and value not in made:
+            made[value] = builder.input(input_of(value).name, value.tensor, "constant", value.source)
+    for value in graph.body:
+        if value in needed:
+            made[value] = builder.emit(
+                value.op, *(made[a] for a in value.args), source=value.source, name=value.name
+            )
+
+
+def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
+    known = {v for v in graph.inputs if input_of(v).role == "constant"}
+    for value in graph.body:
+        op = value.op
+        assert isinstance(op, Op)
+        if any(a not in known for a in value.args) or isinstance(value.type, TupleType):
+            continue
+        if not value.tensor.is_static or not _is_static(op):
+            continue
+        size = value.tensor.size
+        read = max((a.tensor.size for a in value.args), default=0)
+        assert isinstance(size, int) and isinstance(read, int)
+        if size > budget and size > read:
+            reasons.append(f"{op.name} {value.type!r} is not folded: {size} elements is over the budget of {budget}")
+            continue
+        known.add(value)
+    return known
+
+
+def _is_static(op: Op) -> bool:
+    return not op.regions
+
+
+def _worth_storing(value: Value) -> bool:
+    """Literals, and splats of them, are cheaper in the code than in memory."""
+    op = value.op
+    assert isinstance(op, Op)
+    if isinstance(op, Constant):
+        return False
+    return bool(value.args) and not all(isinstance(a.op, Constant) and a.tensor.size == 1 for a in value.args)
+
+
+def _inputs_below(values: list[Value]) -> set[Value]:
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    stack = list(values)
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if isinstance(value.op, Input):
+            found.add(value)
+        stack.extend(value.args)
+    return found

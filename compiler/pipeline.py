@@ -1,0 +1,323 @@
+"""Read this first: how a graph becomes a program.
+
+    graph --PASSES--> graph --split_constants--> prologue + main
+    main  --partition--> kernels --schedule--> loops --assemble--> entry --codegen--> image --> Program
+
+`PASSES` is the order, each with its reason. Every stage can be dumped as text, edited, and resumed from;
+`bisect` runs the NumPy interpreter after each pass and names the first that changes a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import ingot.compiler.ops  # noqa: F401  the registry must be complete before anything is parsed
+from ingot.compiler.assembly import Assembly, assemble
+from ingot.compiler.codegen.objects import CompiledFunctions, compile_functions
+from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.graph import Graph, input_of
+from ingot.compiler.ir.interpret.graph import run_graph
+from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.text.dump import load_dump, save_dump
+from ingot.compiler.ir.text.graph import parse_graph, print_graph
+from ingot.compiler.ir.text.loops import print_function
+from ingot.compiler.ir.text.tensor import print_kernel
+from ingot.compiler.ir.traverse import symbols_in
+from ingot.compiler.ir.types import TensorType, dim_text
+from ingot.compiler.ir.verify import verify_graph
+from ingot.compiler.ops.base import Op
+from ingot.compiler.options import Options
+from ingot.compiler.passes.decompose import Decompose
+from ingot.compiler.passes.fold_constants import split_constants
+from ingot.compiler.passes.rewriting import Pass
+from ingot.compiler.report import build_report
+from ingot.compiler.schedule.choose import schedule
+from ingot.compiler.target import Target
+from ingot.runtime.cache import Cache
+from ingot.runtime.image import Image
+from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
+from ingot.runtime.program import Program
+
+PASSES: tuple[Pass, ...] = (
+    Decompose(),
+)
+
+MAXIMUM_BYTES = 1 << 47  # more than a process can address
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Everything about one compilation; `program` is what runs, the rest is for looking at."""
+
+    program: Program
+    graph: Graph
+    assembly: Assembly | None  # None: the program came from the cache
+    from_cache: bool
+
+
+def compile_graph(graph: Graph, options: Options | None = None, start: str | None = None) -> Compiled:
+    """The program of a graph. `start` names a pass whose result `graph` already is (a resumed dump)."""
+    options = options or Options()
+    target = _target(options)
+    check_sizes(graph)
+    key = _key(graph, options, target, start)
+    cache = Cache() if options.cache and options.dump is None else None
+    if cache is not None:
+        found = _from_cache(cache.get(key), graph)
+        if found is not None:
+            return Compiled(found, graph, None, True)
+    dumper = _Dumper(options.dump)
+    optimised = run_passes(graph, options, dumper, start)
+    split = split_constants(optimised, options.fold_elements)
+    dumper.graph("constants", split.main)
+    assembly = assemble(split.main, lambda kernel: schedule(kernel, target), options.fuse)
+    dumper.assembly(assembly)
+    code = compile_functions(assembly.entry, target, options.workers)
+    dumper.code(code)
+    report = build_report(split.main, assembly, split.reasons)
+    manifest = _manifest(split.main, assembly, code, target, report)
+    prologue = print_graph(split.prologue) if split.prologue is not None else ""
+    if cache is not None:
+        cache.put(key, _to_cache(manifest, code.image, prologue))
+    constants = _constants(manifest, graph.constants, split.prologue)
+    return Compiled(Program(manifest, code.image, constants), split.main, assembly, False)
+
+
+def run_passes(
+    graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None
+) -> Graph:
+    """The graph after all passes (those after `start`)."""
+    names = [p.name for p in PASSES]
+    first = 0 if start in (None, "import") else names.index(start) + 1  # type: ignore[arg-type]
+    if dumper:
+        dumper.graph("import" if first == 0 else f"resume-{start}", graph)
+    for step in PASSES[first:]:
+        if options.passes is not None and step.name not in options.passes:
+            continue
+        graph = step(graph)
+        if options.verify:
+            verify_graph(graph)
+        if dumper:
+            dumper.graph(step.name, graph)
+    return graph
+
+
+def _target(options: Options) -> Target:
+    try:
+        return Target.named(options.target)
+    except ValueError as error:
+        raise IngotValueError(Code.UNKNOWN_TARGET, str(error)) from None
+
+
+def check_sizes(graph: Graph) -> None:
+    """Refuse tensors that no machine can hold before anything is allocated for them."""
+    for value in (*graph.inputs, *graph.body):
+        for tensor in (value.type,) if isinstance(value.type, TensorType) else value.type.elements:
+            size = tensor.bytes
+            least = size if isinstance(size, int) else (symbolic.bounds(size)[0] or 0)
+            if least > MAXIMUM_BYTES:
+                name = getattr(value.op, "name", "input")
+                raise IngotTypeError(
+                    Code.TOO_LARGE, f"{name} has type {tensor!r}, which needs {least} bytes", value.source
+                )
+
+
+# --- cache ----------------------------------------------------------------------------------------
+
+
+def _sources_digest() -> str:
+    """Of the compiler's own sources: another compiler is another cache."""
+    digest = hashlib.sha256()
+    root = Path(__file__).resolve().parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+_SOURCES = _sources_digest()
+
+
+def _key(graph: Graph, options: Options, target: Target, start: str | None) -> str:
+    parts = (_SOURCES, print_graph(graph), options.key, repr(target), str(start))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _to_cache(manifest: Manifest, image: Image, prologue: str) -> bytes:
+    header = json.dumps({"manifest": manifest.to_json(), "prologue": prologue}).encode()
+    return len(header).to_bytes(8, "little") + header + image.to_bytes()
+
+
+def _from_cache(data: bytes | None, graph: Graph) -> Program | None:
+    if data is None:
+        return None
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    manifest = Manifest.from_json(header["manifest"])
+    prologue = parse_graph(header["prologue"], Op.registry) if header["prologue"] else None
+    image = Image.from_bytes(data[8 + length :])
+    return Program(manifest, image, _constants(manifest, graph.constants, prologue))
+
+
+def _constants(
+    manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Graph | None
+) -> dict[str, np.ndarray]:
+    """The arrays of the program's constants: given ones, and those the prologue computes from them."""
+    folded: dict[str, np.ndarray] = {}
+    if prologue is not None:
+        inputs = {name: given[name] for name in prologue.input_names}
+        folded = dict(zip(prologue.output_names, run_graph(prologue, inputs), strict=True))
+    return {
+        spec.name: np.ascontiguousarray(folded[spec.name] if spec.name in folded else given[spec.name])
+        for spec in manifest.constants
+    }
+
+
+# --- the program's description ----------------------------------------------------------------------
+
+
+def _manifest(
+    graph: Graph, assembly: Assembly, code: CompiledFunctions, target: Target, report: dict[str, object]
+) -> Manifest:
+    by_output = {number: name for name, number in graph.updates.items()}
+    specs = {role: tuple(_spec(input_of(v).name, v.tensor) for v in graph.inputs_with(role)) for role in ("argument", "state", "constant")}  # type: ignore[arg-type] # fmt: skip
+    return Manifest(
+        target=TargetSpec(target.triple, target.cpu, _required_features(target)),
+        inputs=specs["argument"],
+        states=specs["state"],
+        constants=specs["constant"],
+        outputs=tuple(_spec(n, v.tensor) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
+        dims=tuple(DimSpec(s.name, max(0, s.lower or 0), s.upper) for s in dims_of(graph)),
+        aliases={graph.output_names[number]: name for number, name in by_output.items()},
+        sites=code.sites,
+        kernels=code.kernels,
+        report=report,
+        parallel=code.parallel,
+    )
+
+
+def dims_of(graph: Graph) -> tuple[Symbol, ...]:
+    """The symbolic dims of a program, in the order in which their values are passed."""
+    dims = [d for v in (*graph.inputs, *graph.outputs) for d in v.shape]
+    return symbols_in(dims)
+
+
+def _required_features(target: Target) -> tuple[str, ...]:
+    return tuple(f[1:] for f in target.features.split(",") if f.startswith("+"))
+
+
+def _spec(name: str, type: TensorType) -> TensorSpec:
+    return TensorSpec(name, type.dtype.name, tuple(d if isinstance(d, int) else dim_text(d) for d in type.shape))
+
+
+# --- looking ----------------------------------------------------------------------------------------
+
+
+class _Dumper:
+    """Writes stages as numbered text files; does nothing without a folder."""
+
+    def __init__(self, folder: str | None) -> None:
+        self.folder = Path(folder) if folder else None
+        self.count = 0
+        if self.folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        path = self.folder / f"{self.count:02}-{name}"
+        self.count += 1
+        return path
+
+    def graph(self, name: str, graph: Graph) -> None:
+        if self.folder:
+            save_dump(graph, self._path(f"{name}.graph"))
+
+    def assembly(self, assembly: Assembly) -> None:
+        if not self.folder:
+            return
+        plans = "\n\n".join(f"# {name}\n{plan}" for name, plan in assembly.plans)
+        self._path("fusion.txt").write_text(plans + "\n")
+        kernels = "\n\n".join(print_kernel(k.kernel) for k in assembly.kernels if k.kernel is not None)
+        self._path("kernels.tensor").write_text(kernels + "\n")
+        self._path("entry.loops").write_text(print_function(assembly.entry) + "\n")
+        notes = [f"arena: {dim_text(assembly.arena_bytes)} bytes", *assembly.memory_notes]
+        self._path("memory.txt").write_text("\n".join(notes) + "\n")
+
+    def code(self, code: CompiledFunctions) -> None:
+        if self.folder:
+            for name, text in code.texts.items():
+                (self.folder / f"{self.count:02}-{name}.ll").write_text(text)
+            self.count += 1
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Where a result first changed: the pass, the output and how much."""
+
+    stage: str
+    output: str
+    error: float
+
+
+def bisect(
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray],
+    options: Options | None = None,
+    run: Callable[[Compiled, Mapping[str, np.ndarray]], Sequence[np.ndarray]] | None = None,
+    tolerance: float = 1e-4,
+) -> Blame | None:
+    """The first stage after which the results differ from the NumPy meaning of the graph: a pass, or
+    `codegen` when `run` executes the compiled program. None when all agree."""
+    options = options or Options()
+    expected = run_graph(graph, inputs)
+
+    def differs(stage: str, found: Sequence[np.ndarray]) -> Blame | None:
+        for name, want, have in zip(graph.output_names, expected, found, strict=True):
+            error = relative_error(have, want)
+            if not error <= tolerance:
+                return Blame(stage, name, error)
+        return None
+
+    current = graph
+    for step in PASSES:
+        current = step(current)
+        found = differs(step.name, run_graph(current, inputs))
+        if found:
+            return found
+    if run is not None:
+        return differs("codegen", run(compile_graph(graph, options), inputs))
+    return None
+
+
+def relative_error(have: np.ndarray, want: np.ndarray) -> float:
+    """Largest difference relative to the largest expected magnitude; equal NaN and infinities are equal."""
+    a, b = np.asarray(have, np.float64), np.asarray(want, np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return 0.0
+    scale = np.max(np.abs(b[np.isfinite(b)]), initial=1e-30)
+    with np.errstate(all="ignore"):
+        difference = np.where(same, 0.0, np.abs(a - b))
+    return float(np.max(np.where(np.isnan(difference), np.inf, difference)) / scale)
+
+
+def resume(path: str | Path, options: Options | None = None) -> Compiled:
+    """Compile from a dumped graph: the passes that made it are not run again."""
+    stage = Path(path).name.split("-", 1)[-1].removesuffix(".graph").removeprefix("resume-")
+    try:
+        graph = load_dump(path, Op.registry)
+        verify_graph(graph)
+    except (ValueError, TypeError) as error:
+        raise IngotValueError(Code.BAD_DUMP, str(error), str(path)) from None
+    known = ["import", *(p.name for p in PASSES), "constants"]
+    if stage not in known:
+        raise IngotValueError(Code.BAD_DUMP, f"{path} is not called after a stage; stages are {', '.join(known)}")
+    return compile_graph(graph, options, PASSES[-1].name if stage == "constants" else stage)
+
+

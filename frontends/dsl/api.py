@@ -1,0 +1,149 @@
+"""compile, jit and the callable forms of the derivative transformations: where tracing meets the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ingot.compiler.ir.graph import Graph
+from ingot.compiler.ir.interpret.graph import run_graph
+from ingot.compiler.ir.types import TensorType, type_of
+from ingot.compiler.options import Options
+from ingot.compiler.pipeline import Compiled, compile_graph
+from ingot.frontends.dsl import functions
+from ingot.frontends.dsl.module import Module
+from ingot.frontends.dsl.tensor import Tensor
+from ingot.frontends.dsl.trace import Traced, rebuild
+from ingot.runtime.executable import Executable
+
+
+class CompiledFunction(Executable):
+    """An executable that also remembers what it was compiled from, and arranges its results as the function
+    returned them."""
+
+    def __init__(self, compiled: Compiled, traced: Traced, threads: int | None = None) -> None:
+        super().__init__(compiled.program, threads)
+        self.compiled = compiled
+        self.traced = traced
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as it was traced."""
+        return self.traced.graph
+
+    def __call__(self, *args: object, out: Any = None, **keywords: object) -> Any:
+        result = super().__call__(*args, out=out, **keywords)
+        structure = self.traced.structure
+        if structure == 0:
+            return result
+        if isinstance(structure, tuple) and structure == tuple(range(len(structure))):
+            return result if isinstance(result, tuple) else (result,)
+        return rebuild(structure, result if isinstance(result, tuple) else (result,))
+
+
+def compile(model: Any, *types: Any, name: str | None = None, options: Options | None = None, **choices: Any) -> CompiledFunction:
+    """Native code for a function of tensors or a Module, for arguments of these types.
+
+    `choices` are fields of Options: threads, memory_budget, target, fuse, dump, verify, cache ...
+    """
+    chosen = (options or Options.from_environment()).with_(**choices)
+    if isinstance(model, Module):
+        model = model.with_arrays(lambda _, array: array).eval()
+    traced = functions.trace(model, types)
+    return CompiledFunction(compile_graph(traced.graph, chosen), traced, chosen.threads)
+
+
+def interpret(model: Any, *args: Any) -> Any:
+    """The same computation by the NumPy interpreter: what compiled results are checked against."""
+    arrays = [np.asarray(a) for a in args]
+    if isinstance(model, Module):
+        model = model.with_arrays(lambda _, array: array).eval()
+    traced = functions.trace(model, [type_of(a) for a in arrays])
+    names = [n for n in traced.graph.input_names if n not in traced.graph.constants]
+    results = run_graph(traced.graph, dict(zip(names, arrays, strict=True)))
+    return rebuild(traced.structure, results)
+
+
+class Jit:
+    """Compiles on the first call for each set of argument types. Inside a trace it is the plain function."""
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> None:
+        self.function = function
+        self.options = dict(options or {})
+        self.compiled: dict[tuple[TensorType, ...], CompiledFunction] = {}
+        self.__name__ = getattr(function, "__name__", "function")
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any) -> Any:
+        if any(isinstance(leaf, Tensor) for _, leaf in functions.flatten(list(args))[0]) or any(
+            isinstance(a, Module) for a in args
+        ):
+            return self.function(*args)
+        arrays = [_as_array(a) for a in args]
+        key = tuple(type_of(a) for a in arrays)
+        if key not in self.compiled:
+            self.compiled[key] = compile(self.function, *key, **self.options)
+        return self.compiled[key](*arrays)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    """NumPy's array of a value; Python floats are f32, as everywhere in the language."""
+    array = np.asarray(value)
+    if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
+        return array.astype(np.float32)
+    return array
+
+
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """@ingot.jit, or @ingot.jit(threads=1)."""
+    if function is None:
+        return lambda f: Jit(f, options)
+    return Jit(function, options)
+
+
+def grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0) -> Jit:
+    """The gradient of a scalar function: call it on tensors inside a trace, on arrays to compile and run it."""
+    return Jit(functions.grad(_plain(function), wrt))
+
+
+def value_and_grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0, has_aux: bool = False) -> Jit:
+    return Jit(functions.value_and_grad(_plain(function), wrt, has_aux))
+
+
+def jacobian(function: Callable[..., Any], wrt: int = 0) -> Jit:
+    return Jit(functions.jacobian(_plain(function), wrt))
+
+
+def hessian(function: Callable[..., Any], wrt: int = 0) -> Jit:
+    return Jit(functions.hessian(_plain(function), wrt))
+
+
+def jvp(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """(function(*primals), its derivative along tangents), on tensors or arrays."""
+    count = len(primals)
+
+    def both(*args: Any) -> Any:
+        return functions.jvp(_plain(function), args[:count], args[count:])
+
+    return Jit(both)(*primals, *tangents)
+
+
+def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[..., Any]]:
+    """(function(*primals), pullback), on tensors or arrays."""
+    plain = _plain(function)
+    if any(isinstance(p, Tensor) for p in primals):
+        return functions.vjp(plain, *primals)
+    count = len(primals)
+
+    def pulled(*args: Any) -> Any:
+        return functions.vjp(plain, *args[:count])[1](args[count])
+
+    compiled = Jit(pulled)
+    return Jit(plain)(*primals), lambda cotangent: compiled(*primals, cotangent)
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.function if isinstance(function, Jit) else function
