@@ -56,17 +56,25 @@ class Views:
 
 def collapse(points: Points, views: Views) -> Points:
     """Merge neighbouring axes wherever possible; axes of one element are left out."""
-    kept = [axis for axis, variable in enumerate(points.variables) if not isinstance(variable, int)]
-    points = Points(
-        tuple(points.variables[axis] for axis in kept),
-        tuple(points.extents[axis] for axis in kept),
-        points.stores,
-        points.values,
-    )
-    for axis in range(len(kept) - 2, -1, -1):
+    points = _without_single(points)
+    for axis in range(len(points.variables) - 2, -1, -1):
         if _mergeable(points, axis):
             points = _merge(points, axis, views)
     return points
+
+
+def _without_single(points: Points) -> Points:
+    """The points without axes of one element."""
+    axes = list(zip(points.variables, points.extents, strict=True))
+    kept = [(variable, extent) for variable, extent in axes if extent != 1]
+    gone = {variable: 0 for variable, extent in axes if extent == 1 and not isinstance(variable, int)}
+    rewriter = Rewriter(gone)  # type: ignore[arg-type]
+    return Points(
+        tuple(variable for variable, _ in kept),
+        tuple(extent for _, extent in kept),
+        tuple(map(rewriter.scalar, points.stores)),  # type: ignore[arg-type]
+        tuple(map(rewriter.scalar, points.values)),
+    )
 
 
 def _mergeable(points: Points, axis: int) -> bool:

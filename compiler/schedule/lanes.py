@@ -1,0 +1,203 @@
+"""Reductions along vectors: the lanes of an axis are spread over accumulators and combined by a fixed tree.
+
+    for o in n // (U*W) { for u in U unrolled { for l in W lanes { acc[u*W + l] (+)= body(o*U*W + u*W + l) } } }
+    whole vectors of the rest, then the masked tail, go to acc[l]
+    acc[l] = (acc[l] (+) acc[W + l]) (+) (acc[2W + l] (+) acc[3W + l]);    then halves of lanes until one is left
+
+Axes longer than CHUNK are cut into chunks; a second accumulator takes the folded lanes of each chunk, which keeps
+rounding errors as small as pairwise summation does and lets chunks be computed apart.
+
+Invariant: the order of combining depends on the reduced extents, the width and the combiner only. A chunk that is
+alone gives the same bits with and without the second accumulator, since that starts from the neutral element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ingot.compiler.ir import scalar as ir
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.loops import Alloc, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Reduce, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.types import DType
+from ingot.compiler.schedule import build
+from ingot.compiler.target import Target
+
+VECTORS = 4  # independent accumulators: enough to hide the latency of an addition behind loads
+CHUNK = 8192  # elements of one chain of accumulators
+
+Point = Callable[[Dim, Dim], Sequence[Statement]]  # (index along the axis, accumulator slot) -> statements
+RowPoint = Callable[[tuple[Dim, ...], Dim], Sequence[Statement]]  # the same with the indices of all axes
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """What one reduction is gathered in. `lanes` has VECTORS * width slots, `total` one slot per lane."""
+
+    combiner: Combiner
+    dtype: DType
+    lanes: Buffer
+    total: Buffer
+
+    @staticmethod
+    def of(reduce: Reduce, width: int) -> Accumulator:
+        dtype = build.accumulator_type(reduce)
+        lanes = Buffer("lanes", dtype, (VECTORS * width,), "register")
+        return Accumulator(reduce.combiner, dtype, lanes, Buffer("total", dtype, (width,), "register"))
+
+    def combine(self, left: Scalar, right: Scalar) -> Scalar:
+        return ir.apply(ir.COMBINERS[self.combiner], left, right)
+
+    @property
+    def neutral(self) -> Scalar:
+        return ir.constant(ir.identity_of(self.combiner, self.dtype), self.dtype)
+
+    def add(self, slot: Dim, value: Scalar, target: Target) -> Store:
+        """lanes[slot] (+)= value"""
+        return Store(self.lanes, (slot,), build.combine(self.combiner, Load(self.lanes, (slot,)), value, target))
+
+
+def lane_loops(extent: Dim, width: int, vectors: int, point: Point, start: Dim = 0) -> tuple[Statement, ...]:
+    """Every index of [start, start + extent) once: blocks of unrolled vectors, single vectors, masked tail."""
+    block = vectors * width
+
+    def whole(o: Dim) -> tuple[Statement, ...]:
+        return build.loop("u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, point), "unrolled")
+
+    done = extent // block * block
+    singles = (extent - done) // width
+    tail_start = start + extent // width * width
+    return (
+        *build.loop("o", extent // block, whole),
+        *build.loop("s", singles, lambda s: _lanes(start + done + s * width, 0, width, width, point)),
+        *_lanes(tail_start, 0, extent % width, width, point),
+    )
+
+
+def _lanes(base: Dim, slot: Dim, count: Dim, width: int, point: Point) -> tuple[Statement, ...]:
+    return build.loop("l", count, lambda lane: point(base + slot + lane, slot + lane), "vector", width)
+
+
+def used_vectors(extent: Dim, vectors: int, width: int) -> int:
+    """How many of the accumulators a loop over this extent can touch."""
+    return vectors if symbolic.less(extent, vectors * width) is not True else 1
+
+
+def declare(accumulator: Accumulator) -> tuple[Statement, ...]:
+    return (Alloc(accumulator.lanes), Alloc(accumulator.total))
+
+
+def clear(buffer: Buffer, accumulator: Accumulator, width: int, vectors: int = 1) -> tuple[Statement, ...]:
+    """buffer[every slot] = neutral"""
+
+    def vector(u: Dim) -> tuple[Statement, ...]:
+        def point(lane: Dim) -> list[Statement]:
+            return [Store(buffer, (u * width + lane,), accumulator.neutral)]
+
+        return build.loop("l", width, point, "vector", width)
+
+    return build.loop("u", vectors, vector, "unrolled")
+
+
+def fold(accumulator: Accumulator, width: int, vectors: int) -> Callable[[Dim], Scalar]:
+    """The scalar for a lane in which the vectors of accumulators are combined, neighbours first."""
+
+    def lane_value(lane: Dim) -> Scalar:
+        parts: list[Scalar] = [Load(accumulator.lanes, (u * width + lane,)) for u in range(vectors)]
+        while len(parts) > 1:
+            parts = [accumulator.combine(parts[n], parts[n + 1]) for n in range(0, len(parts), 2)]
+        return parts[0]
+
+    return lane_value
+
+
+def add_to_total(accumulator: Accumulator, width: int, vectors: int, only: bool) -> tuple[Statement, ...]:
+    """total[lane] (+)= folded lanes; an only chunk is the total itself"""
+    folded = fold(accumulator, width, vectors)
+
+    def point(lane: Dim) -> list[Statement]:
+        value = folded(lane) if only else accumulator.combine(Load(accumulator.total, (lane,)), folded(lane))
+        return [Store(accumulator.total, (lane,), value)]
+
+    return build.loop("l", width, point, "vector", width)
+
+
+def across(accumulator: Accumulator, width: int) -> Scalar:
+    """All lanes of `total` combined: the upper half onto the lower half until one is left."""
+    parts: list[Scalar] = [Load(accumulator.total, (n,)) for n in range(width)]
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [accumulator.combine(parts[n], parts[half + n]) for n in range(half)]
+    return parts[0]
+
+
+@dataclass(frozen=True)
+class Chunking:
+    """Which reduced axis is cut, and into chunks of how many steps; the axes inside it are whole."""
+
+    axis: int
+    steps: int
+
+
+def chunking(extents: Sequence[Dim], width: int) -> Chunking | None:
+    """Chunks of about CHUNK elements; None when everything is one chunk."""
+    inner = 1
+    for axis in range(len(extents) - 1, -1, -1):
+        extent = extents[axis]
+        if not isinstance(extent, int) or inner * extent > CHUNK:
+            steps = max(1, CHUNK // inner)
+            return Chunking(axis, steps)
+        inner *= extent
+    return None
+
+
+def reduce_axes(
+    extents: Sequence[Dim],
+    width: int,
+    accumulators: Sequence[Accumulator],
+    point: RowPoint,
+) -> tuple[Statement, ...]:
+    """Visit every index of `extents` (the last axis along lanes), leaving each reduction in its `total`.
+
+    `point(index, slot)` computes at an index and adds to lanes[slot].
+    """
+    cut = chunking(extents, width)
+    vectors = used_vectors(extents[-1] if cut is None or cut.axis < len(extents) - 1 else CHUNK, VECTORS, width)
+    if cut is None:
+        return chunk_body(extents, (0,) * len(extents), width, vectors, accumulators, point, only=True)
+    steps = cut.steps
+    cleared = [s for a in accumulators for s in clear(a.total, a, width)]
+
+    def chunk(*index: Dim) -> tuple[Statement, ...]:
+        outer, number = index[:-1], index[-1]
+        count = symbolic.minimum(steps, extents[cut.axis] - number * steps)
+        inner = (*(1 for _ in outer), count, *extents[cut.axis + 1 :])
+        starts = (*outer, number * steps, *(0 for _ in extents[cut.axis + 1 :]))
+        return chunk_body(inner, starts, width, vectors, accumulators, point)
+
+    counts = (*extents[: cut.axis], symbolic.ceildiv(extents[cut.axis], steps))
+    return (*cleared, *build.nest([f"c{n}" for n in range(len(counts))], counts, chunk))
+
+
+def chunk_body(
+    extents: Sequence[Dim],
+    starts: Sequence[Dim],
+    width: int,
+    vectors: int,
+    accumulators: Sequence[Accumulator],
+    point: RowPoint,
+    only: bool = False,
+) -> tuple[Statement, ...]:
+    """One chunk: lanes from neutral, every index once, then into the totals."""
+
+    def rows(*index: Dim) -> tuple[Statement, ...]:
+        outer = tuple(start + i for start, i in zip(starts, index, strict=False))
+        return lane_loops(extents[-1], width, vectors, lambda i, slot: point((*outer, i), slot), starts[-1])
+
+    return (
+        *(s for a in accumulators for s in clear(a.lanes, a, width, vectors)),
+        *build.nest([f"r{n}" for n in range(len(extents) - 1)], extents[:-1], rows),
+        *(s for a in accumulators for s in add_to_total(a, width, vectors, only)),
+    )

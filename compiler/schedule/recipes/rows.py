@@ -1,0 +1,285 @@
+"""Rows: definitions that share leading axes and reduce over, or run along, the rest (softmax, normalisation, losses).
+
+Threads take blocks of rows. A row is swept in as few passes as its reductions allow; reductions are gathered in
+vectors (lanes.py) and their results are scalars; a row vector that is expensive and needed again stays on the stack,
+or in scratch memory when rows are long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import scalar as ir
+from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Reduce, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.schedule import build, lanes, partition, scalars
+from ingot.compiler.schedule.collapse import Points, Views, collapse
+from ingot.compiler.schedule.lanes import Accumulator
+from ingot.compiler.schedule.primitives import block, fuse, parallelize, simplify
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, items_of
+from ingot.compiler.target import Target
+
+STACK_BYTES = 16 << 10  # what one row may keep on the stack
+ASSUMED_ROW = 1024  # elements of a row of symbolic length, where its weight matters
+
+
+@dataclass(frozen=True)
+class RowDecision:
+    width: int  # lanes
+    axis: int  # row axis that is cut into chunks
+    chunk: int  # rows of that axis in a chunk; 0: no threads
+    passes: int  # sweeps over a row
+
+
+def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
+    depth = common_depth(kernel)
+    if depth is None:
+        return None
+    rows, items = items_of(kernel, depth)
+    passes = arrange(items, depth)
+    views = Views()
+    rows, extents, passes = _merge_rows(rows, passes, depth, views)
+    decision = replace(decide(extents, passes, target, options), **options.decisions)
+    emitter = _Row(passes, decision.width, target, views)
+    body = emitter.statements()
+    statements = _row_loops(rows, extents, body, decision)
+    final = simplify(statements)
+    scratch = tuple(emitter.scratch)
+    parameters = (*kernel.inputs, *kernel.outputs, *scratch)
+    function = loops.Function(kernel.name, parameters, (*views.declarations(final), *final))
+    reason = f"definitions share {depth} leading axes and reduce over the rest"
+    return Scheduled(function, "rows", asdict(decision), reason, scratch, _in_place(kernel))
+
+
+def _merge_rows(
+    rows: tuple[Dim, ...], passes: list[Pass], depth: int, views: Views
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...], list[Pass]]:
+    """Merge row axes that no access tells apart."""
+    everything = [item for each in passes for item in (*each.items, *each.scalars)]
+    extents = everything[0].place.buffer.shape[:depth]
+    points = Points(rows, extents, tuple(i.place for i in everything), tuple(i.value for i in everything))
+    merged = collapse(points, views)
+    renewed = iter(
+        replace(item, place=place, value=value)
+        for item, place, value in zip(everything, merged.stores, merged.values, strict=True)
+    )
+    arranged = [Pass(p.number, [next(renewed) for _ in p.items], [next(renewed) for _ in p.scalars]) for p in passes]
+    return merged.variables, merged.extents, arranged
+
+
+def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, options: ScheduleOptions) -> RowDecision:
+    items = [item for each in passes for item in each.items]
+    widest = max(
+        (node.dtype.compute.itemsize for item in items for node in scalars.nodes(item.value)), default=4
+    )
+    width = max(1, target.vector_bytes // widest)
+    axis, chunk = -1, 0
+    if options.parallel and extents:
+        cut = partition.cut(extents, max(1, sum(map(_weight, items))))
+        if cut is not None:
+            axis, chunk = cut.axis, cut.block
+    return RowDecision(width, axis, chunk, len(passes))
+
+
+def _weight(item: Item) -> int:
+    elements = symbolic.product(item.extents)
+    count = elements if isinstance(elements, int) else ASSUMED_ROW
+    return count * partition.weight_of([item.place] if item.is_vector else [], [item.body])
+
+
+def _row_loops(
+    rows: Sequence[Dim], extents: Sequence[Dim], body: tuple[Statement, ...], decision: RowDecision
+) -> tuple[Statement, ...]:
+    if any(extent == 0 for extent in extents):
+        return ()
+    statements = body
+    for axis in range(len(rows) - 1, -1, -1):
+        loop = For(rows[axis], extents[axis], statements)
+        if decision.chunk and axis == decision.axis:
+            loop = parallelize(block(loop, decision.chunk) if decision.chunk > 1 else loop)
+        elif decision.chunk and axis < decision.axis:
+            loop = fuse(parallelize(loop))
+        statements = (loop,)
+    return statements
+
+
+def _in_place(kernel: Kernel) -> tuple[tuple[Buffer, Buffer], ...]:
+    """Not yet claimed for rows."""
+    return ()
+
+
+class _Row:
+    """Emits the statements of one row."""
+
+    def __init__(self, passes: Sequence[Pass], width: int, target: Target, views: Views) -> None:
+        self.passes = passes
+        self.width = width
+        self.target = target
+        self.views = views
+        self.scalars: dict[Buffer, Scalar] = {}  # row scalars by their buffer
+        self.vectors: dict[Buffer, Buffer] = {}  # where local row vectors are kept
+        self.row_rank: dict[Buffer, int] = {}  # leading indices that a kept vector drops
+        self.scratch: list[Buffer] = []
+        self.stack = 0
+
+    def statements(self) -> tuple[Statement, ...]:
+        result: list[Statement] = []
+        for each in self.passes:
+            for group in _same_axes(each.items):
+                result.extend(self._sweep(group))
+            for item in each.scalars:
+                result.extend(self._scalar(item, self._resolved(item.value)))
+        return tuple(result)
+
+    # --- values ---------------------------------------------------------------------------------------------------
+
+    def _resolved(self, value: Scalar, here: Mapping[Buffer, Scalar] | None = None) -> Scalar:
+        """The value with loads of row scalars and kept vectors replaced; `here` holds values of the same point."""
+
+        def replaced(load: Load) -> Scalar | None:
+            if here and load.buffer in here:
+                return here[load.buffer]
+            if load.buffer in self.scalars:
+                return self.scalars[load.buffer]
+            if load.buffer in self.vectors:
+                return Load(self.vectors[load.buffer], load.index[self.row_rank[load.buffer] :])
+            return None
+
+        return scalars.replace_loads(value, replaced)
+
+    def _scalar(self, item: Item, value: Scalar) -> tuple[Statement, ...]:
+        local = Local(item.place.buffer.name, value.dtype)
+        self.scalars[item.place.buffer] = Read(local)
+        let = Let(local, value)
+        return (let, Store(item.place.buffer, item.place.index, Read(local))) if item.output else (let,)
+
+    # --- sweeps ---------------------------------------------------------------------------------------------------
+
+    def _sweep(self, items: Sequence[Item]) -> tuple[Statement, ...]:
+        """One pass over the row's axes for items that have the same ones."""
+        places, values, accumulators, before, marked = [], [], [], [], []
+        variables = items[0].inner
+        here: dict[Buffer, Scalar] = {}
+        for item in items:
+            mapping = {a: b for a, b in zip(item.inner, variables, strict=True) if not isinstance(a, int)}
+            body = build.wide_body(item.value) if isinstance(item.value, Reduce) else item.value
+            value = self._resolved(scalars.substitute(body, mapping), here)
+            if isinstance(item.value, Reduce):
+                accumulators.append((item, Accumulator.of(item.value, self.width), len(values)))
+            else:
+                here[item.place.buffer] = Load(Buffer(item.place.buffer.name, value.dtype, ()), ())
+                marked.append(here[item.place.buffer])
+                before.extend(self._home(item))
+                places.append((len(values), self._stored_at(item, mapping)))
+            values.append(value)
+        stores = tuple(place for _, place in places)
+        points = collapse(Points(variables, items[0].extents, stores, tuple(values)), self.views)
+        stored = [(n, mark) for (n, _), mark in zip(places, marked, strict=True)]
+        return (*before, *self._loops(points, stored, accumulators))
+
+    def _home(self, item: Item) -> tuple[Statement, ...]:
+        """Memory for a row vector that later passes read; outputs have theirs."""
+        if item.output:
+            return ()
+        buffer = item.place.buffer
+        size = symbolic.product(item.extents) * buffer.dtype.itemsize
+        if isinstance(size, int) and self.stack + size <= STACK_BYTES:
+            self.stack += size
+            kept = Buffer(buffer.name, buffer.dtype, item.extents, "stack")
+            self.vectors[buffer], self.row_rank[buffer] = kept, len(item.place.index) - len(item.extents)
+            return (Alloc(kept),)
+        kept = Buffer(buffer.name, buffer.dtype, buffer.shape, "arena")
+        self.scratch.append(kept)
+        self.vectors[buffer], self.row_rank[buffer] = kept, 0
+        return ()
+
+    def _stored_at(self, item: Item, mapping: Mapping) -> Load:
+        place = scalars.substitute(item.place, mapping)
+        assert isinstance(place, Load)
+        if item.output:
+            return place
+        return Load(self.vectors[place.buffer], place.index[self.row_rank[place.buffer] :])
+
+    def _loops(
+        self,
+        points: Points,
+        stored: Sequence[tuple[int, Load]],
+        accumulators: Sequence[tuple[Item, Accumulator, int]],
+    ) -> tuple[Statement, ...]:
+        if not points.variables:
+            return self._single(points, stored, accumulators)
+
+        def point(index: tuple[Dim, ...], slot: Dim) -> list[Statement]:
+            return self._point(points, stored, accumulators, index, slot)
+
+        if not accumulators:
+            return _plain_sweep(points.extents, self.width, point)
+        only = [accumulator for _, accumulator, _ in accumulators]
+        result = [statement for accumulator in only for statement in lanes.declare(accumulator)]
+        result.extend(lanes.reduce_axes(points.extents, self.width, only, point))
+        for item, accumulator, _ in accumulators:
+            result.extend(self._scalar(item, ir.cast(lanes.across(accumulator, self.width), item.value.dtype)))
+        return tuple(result)
+
+    def _point(
+        self,
+        points: Points,
+        stored: Sequence[tuple[int, Load]],
+        accumulators: Sequence[tuple[Item, Accumulator, int]],
+        index: Sequence[Dim],
+        slot: Dim,
+    ) -> list[Statement]:
+        """Row vectors are computed once, kept in locals, stored, and added to the reductions that want them."""
+        computed: dict[Buffer, Scalar] = {}
+        mapping = dict(zip(points.variables, index, strict=True))
+        rewriter = scalars.Rewriter(
+            mapping,  # type: ignore[arg-type]
+            lambda node: computed.get(node.buffer) if isinstance(node, Load) else None,
+        )
+        result: list[Statement] = []
+        for place, (number, mark) in zip(points.stores, stored, strict=True):
+            local = Local(mark.buffer.name, mark.dtype)
+            result.append(Let(local, rewriter.scalar(points.values[number])))
+            computed[mark.buffer] = Read(local)
+            at = rewriter.scalar(place)
+            assert isinstance(at, Load)
+            result.append(Store(at.buffer, at.index, Read(local)))
+        for _, accumulator, number in accumulators:
+            result.append(accumulator.add(slot, rewriter.scalar(points.values[number]), self.target))
+        return result
+
+    def _single(
+        self,
+        points: Points,
+        stored: Sequence[tuple[int, Load]],
+        accumulators: Sequence[tuple[Item, Accumulator, int]],
+    ) -> tuple[Statement, ...]:
+        """A row of one element."""
+        result = self._point(points, stored, (), (), 0)
+        computed = {mark.buffer: Load(place.buffer, place.index) for place, (_, mark) in zip(points.stores, stored, strict=True)}
+        for item, accumulator, number in accumulators:
+            value = scalars.replace_loads(points.values[number], lambda load: computed.get(load.buffer))
+            value = accumulator.combine(accumulator.neutral, value)
+            result.extend(self._scalar(item, ir.cast(value, item.value.dtype)))
+        return tuple(result)
+
+
+def _plain_sweep(extents: Sequence[Dim], width: int, point: lanes.RowPoint) -> tuple[Statement, ...]:
+    """Every index once, nothing reduced."""
+
+    def row(*outer: Dim) -> tuple[Statement, ...]:
+        return lanes.lane_loops(extents[-1], width, 2, lambda index, slot: point((*outer, index), slot))
+
+    return build.nest([f"r{n}" for n in range(len(extents) - 1)], extents[:-1], row)
+
+
+def _same_axes(items: Sequence[Item]) -> list[list[Item]]:
+    groups: dict[tuple[Dim, ...], list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.extents, []).append(item)
+    return list(groups.values())
