@@ -375,7 +375,7 @@ class LogSoftmax(AlongAxis):
 
 @dataclass(frozen=True)
 class Clip(Composite):
-    """x kept between low and high; None is no bound. The slope is 1 at the bounds and 0 outside."""
+    """min(max(x, low), high); None is no bound. The slope is 1 at the bounds and 0 outside."""
 
     low: float | None = None
     high: float | None = None
@@ -383,25 +383,19 @@ class Clip(Composite):
     cheap = True
 
     def meaning(self, x: Any) -> Any:
-        return np.where(self._above(x), self.high, np.where(self._below(x), self.low, x))
-
-    def _below(self, x: Any) -> Any:
-        return x < (-np.inf if self.low is None else self.low)
-
-    def _above(self, x: Any) -> Any:
-        return x > (np.inf if self.high is None else self.high)
+        return np.clip(x, self.low, self.high)
 
     def formula(self, x: Any) -> Any:
         result = x
         if self.low is not None:
             result = (x < self.low).where(self.low, result)
         if self.high is not None:
-            result = (x > self.high).where(self.high, result)
+            result = (result > self.high).where(self.high, result)
         return result
 
     @classmethod
     def variants(cls) -> Iterator[Op]:
-        yield from (cls(-1.0, 0.5), cls(None, 0.5), cls(-1.0), cls())
+        yield from (cls(-1.0, 0.5), cls(None, 0.5), cls(-1.0), cls(), cls(1.0, -1.0))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -16,7 +16,7 @@ from ingot.compiler.ir import scalar, symbolic
 from ingot.compiler.ir.scalar import IndexValue, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
-from ingot.compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i32, i64
+from ingot.compiler.ir.types import DType, TensorType, Type, bf16, boolean, f16, f32, f64, i32, i64
 from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, check, normalize_axes, shape_text
 
 # --- tensors made from shapes ---------------------------------------------------------------------
@@ -32,7 +32,7 @@ class Iota(Op):
     differentiable = False
     movement = True
 
-    def infer(self, *types: TensorType) -> TensorType:
+    def infer(self, *types: Type) -> TensorType:
         if not 0 <= self.axis < len(self.shape):
             raise OpTypeError(f"iota: axis {self.axis} is outside the shape {shape_text(self.shape)}")
         if self.dtype == boolean:
@@ -64,7 +64,7 @@ class Dimension(Op):
     differentiable = False
     movement = True
 
-    def infer(self, *types: TensorType) -> TensorType:
+    def infer(self, *types: Type) -> TensorType:
         return TensorType(self.dtype, ())
 
     def evaluate(self) -> np.ndarray:

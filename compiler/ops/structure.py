@@ -173,6 +173,8 @@ class Reshape(Op):
 def reshape_index(index: tuple[Dim, ...], shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """The index into `source` of the element at `index` of `shape`. Runs of dims whose products agree are
     handled apart, so that dims untouched by the reshape keep plain indices."""
+    if 0 in shape:
+        return (0,) * len(source)  # there is no element to find
     result: list[Dim] = []
     n = 0
     for group, source_group in _matching_groups(shape, source):

@@ -85,11 +85,10 @@ def test_text_reads_back(sample: Sample):
     assert text.same_structure(graph, again)
 
 
-@pytest.mark.skipif(not hasattr(interpret, "run_kernel"), reason="no interpreter of kernels")
 @pytest.mark.parametrize("sample", with_way_down("lower"))
 def test_index_notation_computes_the_meaning(sample: Sample, args: harness.Arrays):
     kernel = kernel_of(sample.op, args)
-    found = interpret.run_kernel(kernel, *args)
+    found = interpret.run_kernel(kernel, args)
     harness.assert_same(found, harness.evaluate(sample.op, *args))
 
 
@@ -108,14 +107,22 @@ def test_decomposition_computes_the_meaning(sample: Sample, args: harness.Arrays
     harness.assert_same(harness.run(graph, *args), harness.evaluate(sample.op, *args))
 
 
-@pytest.mark.skipif(not hasattr(interpret, "run_function"), reason="no interpreter of loops")
 @pytest.mark.parametrize("sample", with_way_down("loops"))
 def test_loops_compute_the_meaning(sample: Sample, args: harness.Arrays):
     function = function_of(sample.op, args)
     expected = harness.evaluate(sample.op, *args)
-    results = [np.empty(e.shape, e.dtype) for e in expected]
-    interpret.run_function(function, [*args, *results])
-    harness.assert_same(results, expected)
+    forward, backward = (run_loops(function, args, expected, order) for order in ("forward", "reverse"))
+    harness.assert_same(forward, expected)
+    for a, b in zip(forward, backward, strict=True):
+        assert a.tobytes() == b.tobytes(), "the result depends on the order of parallel iterations"
+
+
+def run_loops(
+    function: loops.Function, args: harness.Arrays, like: harness.Arrays, order: Any
+) -> list[np.ndarray]:
+    results = [np.empty(e.shape, e.dtype) for e in like]
+    interpret.run_function(function, [*args, *results], parallel_order=order)
+    return results
 
 
 def function_of(op: Op, args: harness.Arrays) -> loops.Function:
