@@ -38,7 +38,8 @@ from ingot.compiler.ir.symbolic.polynomial import polynomial_in
 MEMO_ENTRIES = 1 << 13
 PROOF_TERMS = 64  # larger sums are only bounded by the intervals of their terms
 PROOF_STEPS = 64  # eliminations in one proof
-PROOF_CASES = 64  # arguments of minima and maxima that are told apart
+PROOF_CASES = 16  # combinations of arguments of minima and maxima that are told apart
+SEARCH_TERMS = 16  # in larger sums no cases are told apart and no divisions cleared
 PROOF_RANK = 24  # deeper nests are only bounded by intervals
 
 
@@ -115,7 +116,7 @@ def _clear_quotient(dim: Dim) -> Dim | None:
     With d >= 1: c*(x//d) + r >= 0 follows from c*(x - d + 1) + d*r >= 0 when c >= 0, from c*x + d*r >= 0 when
     c <= 0, and for c == -1 already from d*r + d - 1 - x >= 0.
     """
-    if isinstance(dim, int) or not dim._divides or not _is_tractable(dim):
+    if isinstance(dim, int) or not dim._divides or len(dim._terms) > SEARCH_TERMS or not _is_tractable(dim):
         return None
     quotients = {atom for monomial in dim._terms for atom, _ in monomial if isinstance(atom, FloorDiv)}
     for atom in sorted(quotients, key=_rank_key, reverse=True):
@@ -179,7 +180,7 @@ def _relax(dim: Expr) -> tuple[list[Dim], bool] | None:
     for monomial in dim._terms:
         for atom, _ in monomial:
             occurrences[atom] = occurrences.get(atom, 0) + 1
-    branching = _may_branch(occurrences)
+    branching = len(dim._terms) <= SEARCH_TERMS and _has_few_cases(occurrences)
     fallback = None
     for atom in sorted(occurrences, key=_rank_key, reverse=True):
         if fallback is not None and not isinstance(atom, (Minimum, Maximum)):
@@ -194,7 +195,7 @@ def _relax(dim: Expr) -> tuple[list[Dim], bool] | None:
     return fallback
 
 
-def _may_branch(present: Iterable[Atom]) -> bool:
+def _has_few_cases(present: Iterable[Atom]) -> bool:
     """Whether the cases of the atoms are few enough to try them all."""
     cases = 1
     for atom in present:
