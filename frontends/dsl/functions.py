@@ -289,7 +289,8 @@ def jacobian(function: Callable[..., Any], wrt: int = 0) -> Callable[..., Any]:
         size = shaped.type.size
 
         def row(unit: Tensor) -> Tensor:
-            _, pullback = vjp(lambda x: function(*args[:wrt], x, *args[wrt + 1 :]), point)
+            inside = _adopted(unit.builder, point)  # the whole pull back belongs to the scan's body
+            _, pullback = vjp(lambda x: function(*args[:wrt], x, *args[wrt + 1 :]), inside)
             return pullback(unit.reshape(*shaped.shape))[0]
 
         kind: Any = Op.registry["iota"]
