@@ -1,0 +1,64 @@
+"""How generated functions call one another. (`runtime/abi.py` says how a program is called from outside.)
+
+A kernel is
+
+    void name(ptr buffer..., i64 dim..., ptr pool, ptr failure)
+
+- one pointer per parameter, in order, aligned to the size of an element;
+- one i64 per symbolic dim that the function or a function it calls mentions, sorted by name (`dims_of`);
+- the thread pool, or null;
+- the failure record: i64[5] = {code, a, b, c, site}, all zero before the call. The first failure of the call wins the
+  exchange on `code` and fills in the rest: `ingot_fail`. `site` is an index into the callee's own sites (`Kernel.sites`);
+  the entry point adds where these start in the program's table. After a failure the kernel stops at once and its
+  outputs are undefined.
+
+The body of a parallel loop is `void name.parallelN(ptr context, i64 index)`; `context` is an array of 8-byte slots on
+the caller's stack, one for each value of the enclosing function that the body uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.compiler.ir import loops, traverse
+from ingot.compiler.ir.symbolic import Symbol
+
+FAIL = "ingot_fail"
+FAILURE_CODE, FAILURE_DETAILS, FAILURE_SITE = 0, 1, 4
+RECORD_WORDS = 5
+
+# Defines FAIL. Its own module, linked once; cold, so kernels keep their registers for what happens.
+SUPPORT = f"""\
+define hidden void @{FAIL}(ptr %record, i64 %code, i64 %a, i64 %b, i64 %c, i64 %site) cold noinline nounwind {{
+  %exchange = cmpxchg ptr %record, i64 0, i64 %code acq_rel acquire
+  %first = extractvalue {{ i64, i1 }} %exchange, 1
+  br i1 %first, label %fill, label %done
+fill:
+  %pa = getelementptr i64, ptr %record, i64 1
+  store i64 %a, ptr %pa
+  %pb = getelementptr i64, ptr %record, i64 2
+  store i64 %b, ptr %pb
+  %pc = getelementptr i64, ptr %record, i64 3
+  store i64 %c, ptr %pc
+  %ps = getelementptr i64, ptr %record, i64 4
+  store i64 %site, ptr %ps
+  br label %done
+done:
+  ret void
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function as LLVM IR: a module of its own that defines `name`."""
+
+    name: str
+    text: str
+    sites: tuple[str, ...]  # where it can fail; empty: it cannot
+
+
+def dims_of(function: loops.Function) -> tuple[Symbol, ...]:
+    """The symbols that are passed to a function, in order."""
+    functions = traverse.functions_of(function)
+    return traverse.symbols_in(dim for each in functions for dim in traverse.function_dims(each))

@@ -1,0 +1,555 @@
+"""LLVM IR as text, written directly: values are numbered and loop-invariant code is hoisted as it is emitted.
+
+What: `Builder` has the methods of llvmlite's IRBuilder that this compiler uses, so code written against either
+(`codegen.math`) runs on both, at a fraction of the cost of building llvmlite's objects and printing them.
+
+Blocks form a tree of `Scope`s that follows dominance: a function, the body of a loop, an arm of a branch. A pure
+instruction is placed in the outermost scope in which its operands exist, and is emitted once per scope: common
+subexpressions and loop invariants need no pass afterwards. A scope that runs only sometimes is a `barrier`: work is
+not moved out of it, except index arithmetic (`free`), which is cheap and cannot trap.
+
+Invariant: an operand of an instruction is defined in the scope of that instruction or in one around it.
+Non-goal: general SSA construction; phis are placed by whoever emits the control flow.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
+POINTER = ir.PointerType()
+VOID = ir.VoidType()
+
+_RELATIONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+
+
+class Value:
+    """An SSA value: its type, the type's text, how it is written as an operand, and the scope that defines it."""
+
+    __slots__ = ("ref", "scope", "text", "type")
+
+    def __init__(self, kind: ir.Type, text: str, ref: str, scope: Scope | None = None) -> None:
+        self.type = kind
+        self.text = text
+        self.ref = ref
+        self.scope = scope  # None: a constant
+
+    def get_reference(self) -> str:
+        return self.ref
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes of a vector, 0 for a scalar."""
+        return self.type.count if isinstance(self.type, ir.VectorType) else 0  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        return f"{self.text} {self.ref}"
+
+
+class Block:
+    """A basic block; lines may be added until the function is printed, the terminator comes last."""
+
+    __slots__ = ("lines", "name", "phis", "terminator")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.phis: list[str] = []
+        self.lines: list[str] = []
+        self.terminator = "unreachable"
+
+    def write(self) -> Iterator[str]:
+        yield f"{self.name}:"
+        yield from self.phis
+        yield from self.lines
+        yield f"  {self.terminator}"
+
+
+class Scope:
+    """A region of blocks that one block dominates; `block` is where its instructions are appended now."""
+
+    __slots__ = ("barrier", "block", "depth", "known", "numbers", "parent", "writes")
+
+    def __init__(
+        self, parent: Scope | None, block: Block, barrier: bool = False, writes: frozenset = frozenset()
+    ) -> None:
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.block = block
+        self.barrier = barrier
+        self.numbers: dict[str, Value] = {}  # instruction text -> its value
+        self.known: dict[object, Value] = {}  # index expression, address -> its value
+        self.writes = writes  # memory that the scope's code may write: loads of it stay inside
+
+
+def constant(kind: ir.Type, number: float) -> Value:
+    """A number as a scalar constant, or in every lane of a vector type."""
+    if isinstance(kind, ir.VectorType):
+        element = kind.element
+        return Value(kind, str(kind), f"splat ({element} {_number(element, number)})")
+    return Value(kind, str(kind), _number(kind, number))
+
+
+def _number(kind: ir.Type, number: float) -> str:
+    if isinstance(kind, ir.IntType):
+        if kind.width == 1:
+            return "true" if number else "false"
+        return str(int(number))
+    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016x}"
+
+
+def integer(number: int) -> Value:
+    """An i64 constant."""
+    return Value(I64, "i64", str(number))
+
+
+def lane_constants(element: ir.IntType, numbers: Sequence[int]) -> Value:
+    """A constant vector."""
+    kind = ir.VectorType(element, len(numbers))
+    body = ", ".join(f"{element} {_number(element, number)}" for number in numbers)
+    return Value(kind, str(kind), f"<{body}>")
+
+
+def poison(kind: ir.Type) -> Value:
+    return Value(kind, str(kind), "poison")
+
+
+def like(kind: ir.Type, element: ir.Type) -> ir.Type:
+    """`element`, with as many lanes as `kind` has."""
+    return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element  # type: ignore[attr-defined]
+
+
+def element_of(kind: ir.Type) -> ir.Type:
+    return kind.element if isinstance(kind, ir.VectorType) else kind  # type: ignore[attr-defined]
+
+
+def mangled(kind: ir.Type) -> str:
+    """A type as it stands in the name of an overloaded intrinsic: v8f32."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{mangled(kind.element)}"
+    match str(kind):
+        case "float":
+            return "f32"
+        case "double":
+            return "f64"
+        case "half":
+            return "f16"
+        case "ptr":
+            return "p0"
+        case text:
+            return text
+
+
+class Module:
+    """The functions of one object file, and the declarations they need."""
+
+    def __init__(self, name: str = "") -> None:
+        self.declarations: dict[str, str] = {}
+        self.functions: list[str] = []
+        # What code written for llvmlite declares; only `globals` is ever read back.
+        self.foreign = ir.Module(name)
+
+    def declare(self, name: str, result: str, arguments: str, attributes: str = "") -> str:
+        """Declare a function once; its operand text."""
+        reference = f"@{name}"
+        if name not in self.declarations:
+            self.declarations[name] = f"declare {result} {reference}({arguments}) {attributes}".rstrip()
+        return reference
+
+    def text(self) -> str:
+        known = self.declarations
+        foreign = [str(f).rstrip() for name, f in self.foreign.globals.items() if name not in known]
+        return "\n".join([*known.values(), *foreign, *self.functions]) + "\n"
+
+
+class Builder:
+    """Appends instructions to the current scope of one function."""
+
+    def __init__(self, module: Module, arguments: Iterable[tuple[ir.Type, str]] = ()) -> None:
+        self.program = module
+        self.blocks: list[Block] = []
+        self.count = 0
+        self.scope = Scope(None, self.new_block("entry"))
+        self.root = self.scope
+        self.arguments = [Value(kind, str(kind), f"%{name}", self.root) for kind, name in arguments]
+
+    # --- structure
+
+    @property
+    def module(self) -> ir.Module:
+        """Where code written for llvmlite declares what it calls."""
+        return self.program.foreign
+
+    @property
+    def block(self) -> Block:
+        return self.scope.block
+
+    def new_block(self, name: str) -> Block:
+        self.count += 1
+        block = Block(f"{name}{self.count}")
+        self.blocks.append(block)
+        return block
+
+    def enter(self, name: str, barrier: bool = False, writes: frozenset = frozenset()) -> Scope:
+        """A scope inside the current one that starts a block; the caller adds the branch to it and `leave`s it."""
+        self.scope = Scope(self.scope, self.new_block(name), barrier, writes)
+        return self.scope
+
+    def leave(self, block: Block | None = None) -> None:
+        """Back to the scope around, which goes on in `block`."""
+        parent = self.scope.parent
+        assert parent is not None, "left the function's own scope"
+        self.scope = parent
+        if block is not None:
+            parent.block = block
+
+    @contextmanager
+    def at(self, scope: Scope) -> Iterator[None]:
+        """Emit in a scope around the current one."""
+        current, self.scope = self.scope, scope
+        try:
+            yield
+        finally:
+            self.scope = current
+
+    def branch(self, target: Block) -> None:
+        self.block.terminator = f"br label %{target.name}"
+
+    def cbranch(self, condition: Value, yes: Block, no: Block) -> None:
+        self.block.terminator = f"br i1 {condition.ref}, label %{yes.name}, label %{no.name}"
+
+    def cbranch_from(self, block: Block, condition: Value, yes: Block, no: Block) -> None:
+        """The same at the end of a block that is not the current one."""
+        block.terminator = f"br i1 {condition.ref}, label %{yes.name}, label %{no.name}"
+
+    def phi(self, block: Block, incoming: Sequence[tuple[Value, Block]], name: str | None = None) -> Value:
+        """A phi of `block`, which belongs to the current scope."""
+        first = incoming[0][0]
+        ref = name or self.fresh()
+        sources = ", ".join(f"[ {value.ref}, %{source.name} ]" for value, source in incoming)
+        block.phis.append(f"  {ref} = phi {first.text} {sources}")
+        return Value(first.type, first.text, ref, self.scope)
+
+    def finish(self, header: str) -> None:
+        """Add the function to the module; `header` is everything before its body."""
+        lines = [f"{header} {{"]
+        for block in self.blocks:
+            lines.extend(block.write())
+        lines.append("}")
+        self.program.functions.append("\n".join(lines))
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    # --- placing instructions
+
+    def _place(self, operands: Iterable[Value], free: bool) -> tuple[Scope, Scope]:
+        """(where a pure instruction goes, the outermost scope that has its operands)"""
+        deepest = self.root
+        for operand in operands:
+            scope = operand.scope
+            if scope is not None and scope.depth > deepest.depth:
+                deepest = scope
+        if free:
+            return deepest, deepest
+        place = self.scope
+        while place.depth > deepest.depth and not place.barrier:
+            place = place.parent  # type: ignore[assignment]
+        return place, deepest
+
+    def place_of(self, operands: Iterable[Value]) -> Scope:
+        """Where an instruction of these operands would go: the outermost scope that always runs and has them."""
+        return self._place(operands, free=False)[0]
+
+    def pure(
+        self, kind: ir.Type, text: str, body: str, operands: Iterable[Value], free: bool = False
+    ) -> Value:
+        """An instruction without effects, `body` being what stands right of the equals sign."""
+        place, deepest = self._place(operands, free)
+        scope: Scope = place
+        while True:
+            found = scope.numbers.get(body)
+            if found is not None:
+                return found
+            if scope is deepest:
+                break
+            scope = scope.parent  # type: ignore[assignment]
+        return self._append(place, body, kind, text, body)
+
+    def read(self, kind: ir.Type, body: str, operands: Sequence[Value], memory: Hashable, version: int) -> Value:
+        """An instruction that only reads memory; moves out of scopes that do not write it and always run.
+
+        Two equal reads of one `version` of the memory are the same value.
+        """
+        _, deepest = self._place(operands, free=True)
+        place = self.scope
+        while place.depth > deepest.depth and not place.barrier and memory not in place.writes:
+            place = place.parent  # type: ignore[assignment]
+        key = f"{body} {version}"
+        scope = place
+        while True:
+            found = scope.numbers.get(key)
+            if found is not None:
+                return found
+            if scope is deepest:
+                break
+            scope = scope.parent  # type: ignore[assignment]
+        return self._append(place, key, kind, str(kind), body)
+
+    def pinned(self, kind: ir.Type, body: str) -> Value:
+        """A pure instruction that stays in the current scope: moving it would cost more than repeating it."""
+        found = self.scope.numbers.get(body)
+        return found or self._append(self.scope, body, kind, str(kind), body)
+
+    def _append(self, place: Scope, key: str, kind: ir.Type, text: str, body: str) -> Value:
+        self.count += 1
+        ref = f"%v{self.count}"
+        place.block.lines.append(f"  {ref} = {body}")
+        value = place.numbers[key] = Value(kind, text, ref, place)
+        return value
+
+    def recall(self, key: object) -> Value | None:
+        """What `remember` was told in this scope or one around it."""
+        scope: Scope | None = self.scope
+        while scope is not None:
+            found = scope.known.get(key)
+            if found is not None:
+                return found
+            scope = scope.parent
+        return None
+
+    def remember(self, key: object, value: Value) -> Value:
+        """Keep a value where it is defined: it is found as long as it is available."""
+        (value.scope or self.root).known[key] = value
+        return value
+
+    def effect(self, line: str) -> None:
+        """An instruction for its effect."""
+        self.scope.block.lines.append(f"  {line}")
+
+    def result(self, kind: ir.Type, line: str) -> Value:
+        """An instruction that must stay where it is, for its effect and its value."""
+        ref = self.fresh()
+        self.scope.block.lines.append(f"  {ref} = {line}")
+        return Value(kind, str(kind), ref, self.scope)
+
+    @staticmethod
+    def operand(value: Value | ir.Value) -> Value:
+        if type(value) is Value:
+            return value
+        return Value(value.type, str(value.type), value.get_reference())  # type: ignore[attr-defined]
+
+    def _binary(self, code: str, left: Value | ir.Value, right: Value | ir.Value, free: bool = False) -> Value:
+        a, b = self.operand(left), self.operand(right)
+        return self.pure(a.type, a.text, f"{code} {a.text} {a.ref}, {b.ref}", (a, b), free)
+
+    def _convert(self, code: str, value: Value | ir.Value, kind: ir.Type, free: bool = False) -> Value:
+        x = self.operand(value)
+        text = str(kind)
+        if x.text == text:
+            return x
+        return self.pure(kind, text, f"{code} {x.text} {x.ref} to {text}", (x,), free)
+
+    # --- arithmetic, in the spelling of llvmlite's IRBuilder
+
+    def add(self, a, b):
+        return self._binary("add", a, b)
+
+    def sub(self, a, b):
+        return self._binary("sub", a, b)
+
+    def mul(self, a, b):
+        return self._binary("mul", a, b)
+
+    def sdiv(self, a, b):
+        return self._binary("sdiv", a, b)
+
+    def udiv(self, a, b):
+        return self._binary("udiv", a, b)
+
+    def srem(self, a, b):
+        return self._binary("srem", a, b)
+
+    def urem(self, a, b):
+        return self._binary("urem", a, b)
+
+    def shl(self, a, b):
+        return self._binary("shl", a, b)
+
+    def lshr(self, a, b):
+        return self._binary("lshr", a, b)
+
+    def ashr(self, a, b):
+        return self._binary("ashr", a, b)
+
+    def and_(self, a, b):
+        return self._binary("and", a, b)
+
+    def or_(self, a, b):
+        return self._binary("or", a, b)
+
+    def xor(self, a, b):
+        return self._binary("xor", a, b)
+
+    def fadd(self, a, b):
+        return self._binary("fadd", a, b)
+
+    def fsub(self, a, b):
+        return self._binary("fsub", a, b)
+
+    def fmul(self, a, b):
+        return self._binary("fmul", a, b)
+
+    def fdiv(self, a, b):
+        return self._binary("fdiv", a, b)
+
+    def frem(self, a, b):
+        return self._binary("frem", a, b)
+
+    def fneg(self, a):
+        x = self.operand(a)
+        return self.pure(x.type, x.text, f"fneg {x.text} {x.ref}", (x,))
+
+    def neg(self, a):
+        x = self.operand(a)
+        return self._binary("sub", constant(x.type, 0), x)
+
+    def not_(self, a):
+        x = self.operand(a)
+        ones = 1 if element_of(x.type) == I1 else -1
+        return self._binary("xor", x, constant(x.type, ones))
+
+    def trunc(self, a, kind):
+        return self._convert("trunc", a, kind)
+
+    def zext(self, a, kind):
+        return self._convert("zext", a, kind)
+
+    def sext(self, a, kind):
+        return self._convert("sext", a, kind)
+
+    def fptrunc(self, a, kind):
+        return self._convert("fptrunc", a, kind)
+
+    def fpext(self, a, kind):
+        return self._convert("fpext", a, kind)
+
+    def sitofp(self, a, kind):
+        return self._convert("sitofp", a, kind)
+
+    def uitofp(self, a, kind):
+        return self._convert("uitofp", a, kind)
+
+    def fptosi(self, a, kind):
+        return self._convert("fptosi", a, kind)
+
+    def fptoui(self, a, kind):
+        return self._convert("fptoui", a, kind)
+
+    def bitcast(self, a, kind):
+        return self._convert("bitcast", a, kind)
+
+    def ptrtoint(self, a, kind):
+        return self._convert("ptrtoint", a, kind)
+
+    def icmp_signed(self, relation, a, b):
+        return self.icmp(relation, a, b, "s")
+
+    def icmp_unsigned(self, relation, a, b):
+        return self.icmp(relation, a, b, "u")
+
+    def icmp(self, relation: str, a, b, sign: str, free: bool = False) -> Value:
+        x, y = self.operand(a), self.operand(b)
+        code = _RELATIONS[relation]
+        code = code if code in ("eq", "ne") else sign + code
+        kind = like(x.type, I1)
+        return self.pure(kind, str(kind), f"icmp {code} {x.text} {x.ref}, {y.ref}", (x, y), free)
+
+    def fcmp_ordered(self, relation, a, b):
+        return self._fcmp("o", relation, a, b)
+
+    def fcmp_unordered(self, relation, a, b):
+        return self._fcmp("u", relation, a, b)
+
+    def _fcmp(self, order: str, relation: str, a, b) -> Value:
+        x, y = self.operand(a), self.operand(b)
+        code = {"ord": "ord", "uno": "uno"}.get(relation) or order + _RELATIONS[relation]
+        kind = like(x.type, I1)
+        return self.pure(kind, str(kind), f"fcmp {code} {x.text} {x.ref}, {y.ref}", (x, y))
+
+    def select(self, condition, a, b, free: bool = False):
+        c, x, y = self.operand(condition), self.operand(a), self.operand(b)
+        body = f"select {c.text} {c.ref}, {x.text} {x.ref}, {y.text} {y.ref}"
+        return self.pure(x.type, x.text, body, (c, x, y), free)
+
+    def call(self, function, arguments):
+        """A call of a declared function; intrinsics and the C library's mathematics have no effects."""
+        operands = [self.operand(argument) for argument in arguments]
+        kind = function.function_type.return_type
+        text = str(kind)
+        body = f"call {text} {function.get_reference()}({', '.join(map(repr, operands))})"
+        return self.pure(kind, text, body, operands)
+
+    def intrinsic(self, name: str, kind: ir.Type, *arguments: Value, overload: Sequence[ir.Type] | None = None) -> Value:
+        """The pure intrinsic `llvm.name`, overloaded by `overload` (by default the result type)."""
+        suffix = "".join(f".{mangled(each)}" for each in ((kind,) if overload is None else overload))
+        text = str(kind)
+        reference = self.program.declare(f"llvm.{name}{suffix}", text, ", ".join(a.text for a in arguments))
+        return self.pure(kind, text, f"call {text} {reference}({', '.join(map(repr, arguments))})", arguments)
+
+    def call_effect(self, name: str, result: str, *arguments: Value) -> None:
+        """Call a void function or intrinsic for its effect."""
+        reference = self.program.declare(name, result, ", ".join(a.text for a in arguments))
+        self.effect(f"call {result} {reference}({', '.join(map(repr, arguments))})")
+
+    # --- vectors
+
+    def splat(self, value: Value, lanes: int) -> Value:
+        """The scalar in every lane."""
+        if value.lanes:
+            return value
+        kind = ir.VectorType(value.type, lanes)
+        text = str(kind)
+        if value.scope is None:
+            if value.ref == "poison":
+                return poison(kind)
+            return Value(kind, text, f"splat ({value.text} {value.ref})")
+        single = self.pure(kind, text, f"insertelement {text} poison, {value.text} {value.ref}, i64 0", (value,))
+        zeros = f"<{lanes} x i32> zeroinitializer"
+        return self.pure(kind, text, f"shufflevector {text} {single.ref}, {text} poison, {zeros}", (single,))
+
+    def shuffle(self, a: Value, b: Value | None, lanes: Sequence[int]) -> Value:
+        kind = ir.VectorType(element_of(a.type), len(lanes))
+        mask = f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"
+        other = b.ref if b is not None else "poison"
+        operands = (a,) if b is None else (a, b)
+        return self.pure(kind, str(kind), f"shufflevector {a.text} {a.ref}, {a.text} {other}, {mask}", operands)
+
+    def extract_element(self, vector, lane):
+        v, index = self.operand(vector), self.operand(lane)
+        kind = element_of(v.type)
+        return self.pure(kind, str(kind), f"extractelement {v!r}, {index!r}", (v, index))
+
+    def insert_element(self, vector, value, lane):
+        v, x, index = self.operand(vector), self.operand(value), self.operand(lane)
+        return self.pure(v.type, v.text, f"insertelement {v!r}, {x!r}, {index!r}", (v, x, index))
+
+    # --- index arithmetic: cheap, cannot trap, moves out of conditional code too
+
+    def index_binary(self, code: str, a: Value, b: Value) -> Value:
+        return self._binary(code, a, b, free=True)
+
+    def index_convert(self, code: str, a: Value, kind: ir.Type) -> Value:
+        return self._convert(code, a, kind, free=True)
+
+    def offset(self, pointer: Value, element: str, index: Value) -> Value:
+        """The address of element `index` after `pointer`."""
+        body = f"getelementptr {element}, ptr {pointer.ref}, {index!r}"
+        lanes = index.lanes
+        kind = ir.VectorType(POINTER, lanes) if lanes else POINTER
+        return self.pure(kind, str(kind), body, (pointer, index), free=True)

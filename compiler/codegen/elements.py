@@ -1,0 +1,57 @@
+"""How an element type is held: in memory, and in a register.
+
+bool is a byte in memory and an i1 in a register; f16 and bf16 are their bits, an i16, in both, because arithmetic on
+them is done in f32 and LLVM would call library functions for theirs.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from llvmlite import ir
+
+from ingot.compiler.codegen.builder import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Value, constant
+from ingot.compiler.ir.types import DType, f16
+
+_INTEGERS = {8: I8, 16: I16, 32: I32, 64: I64}
+
+
+@functools.cache
+def register_type(dtype: DType, lanes: int = 0) -> ir.Type:
+    """The type of a value of `dtype`, or of a vector of them."""
+    element = _register_element(dtype)
+    return ir.VectorType(element, lanes) if lanes else element
+
+
+@functools.cache
+def memory_type(dtype: DType, lanes: int = 0) -> ir.Type:
+    """The type of `dtype` in memory."""
+    element = I8 if dtype.kind == "bool" else _register_element(dtype)
+    return ir.VectorType(element, lanes) if lanes else element
+
+
+def _register_element(dtype: DType) -> ir.Type:
+    if dtype.kind == "bool":
+        return I1
+    if dtype.is_float and dtype.bits >= 32:
+        return DOUBLE if dtype.bits == 64 else FLOAT
+    return _INTEGERS[dtype.bits]
+
+
+@functools.cache
+def memory_text(dtype: DType) -> str:
+    return str(memory_type(dtype))
+
+
+def number(value: int | float | bool, dtype: DType, lanes: int = 0) -> Value:
+    """A constant of `dtype` in register form."""
+    kind = register_type(dtype, lanes)
+    if dtype.is_float and dtype.bits == 16:
+        return constant(kind, int(dtype.numpy.type(value).view("u2")))
+    if dtype.kind == "float" and dtype.bits == 32:
+        return constant(kind, float(dtype.numpy.type(value)))
+    return constant(kind, value)
+
+
+def is_half(dtype: DType) -> bool:
+    return dtype == f16

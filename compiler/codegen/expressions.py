@@ -1,0 +1,274 @@
+"""Scalar expressions to registers: one `match` over the nodes.
+
+Inside a vector loop a node becomes a vector when it differs between lanes and stays a scalar when it does not.
+`select` is lazy where an arm could touch memory it must not: by a branch when all lanes agree, else by masking.
+
+Invariant: a node is evaluated once per statement, however often it is shared. Iterative, because fused expressions are
+deep; only lazy arms and run-time indices recurse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ingot.compiler.codegen import convert
+from ingot.compiler.codegen.builder import I64, Value, constant, integer, like
+from ingot.compiler.codegen.elements import number
+from ingot.compiler.codegen.frame import CodegenError, Frame, as_index
+from ingot.compiler.codegen.memory import Memory
+from ingot.compiler.codegen.registers import Registers
+from ingot.compiler.codegen.scalars import Operation, apply
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.scalar import (
+    Apply,
+    Bitcast,
+    BoundedIndex,
+    Cast,
+    Const,
+    IndexValue,
+    Load,
+    Read,
+    Scalar,
+    children,
+)
+from ingot.compiler.ir.symbolic import Opaque
+from ingot.compiler.ir.traverse import nodes
+from ingot.compiler.ir.types import i64
+from ingot.runtime.abi import Failure
+
+_RELATIONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+
+
+class Expressions:
+    """Evaluates scalars at the current position."""
+
+    def __init__(self, frame: Frame, memory: Memory, registers: Registers) -> None:
+        self.frame = frame
+        self.memory = memory
+        self.registers = registers
+        self._values: list[dict[int, Value]] = [{}]
+        self._guards: dict[int, bool] = {}
+
+    def evaluate(self, root: Scalar) -> Value:
+        """The value of a statement's expression."""
+        return self._value(root)
+
+    def begin(self) -> None:
+        """A statement starts: memory and variables may have changed."""
+        self._values = [{}]
+        self._guards = {}
+
+    # --- walking
+
+    def _known(self, node: Scalar) -> Value | None:
+        for layer in reversed(self._values):
+            found = layer.get(id(node))
+            if found is not None:
+                return found
+        return None
+
+    def _value(self, root: Scalar) -> Value:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if self._known(node) is not None:
+                stack.pop()
+                continue
+            operands = children(node)
+            if isinstance(node, Apply) and node.function.name == "select" and self._is_lazy(node):
+                operands = operands[:1]
+            pending = [operand for operand in operands if self._known(operand) is None]
+            if pending:
+                stack.extend(reversed(pending))
+            else:
+                self._values[-1][id(stack.pop())] = self._node(node)
+        result = self._known(root)
+        assert result is not None
+        return result
+
+    @contextmanager
+    def _layer(self) -> Iterator[None]:
+        """What is evaluated inside is forgotten afterwards: it holds on some paths or in some lanes only."""
+        self._values.append({})
+        try:
+            yield
+        finally:
+            self._values.pop()
+
+    def _node(self, node: Scalar) -> Value:
+        frame = self.frame
+        match node:
+            case Const(value, dtype):
+                return number(value, dtype)
+            case Load(buffer, index):
+                if buffer.space == "register" and self.registers.holds(buffer):
+                    return self.registers.read(buffer, index)
+                return self.memory.load(buffer, index)
+            case Apply():
+                return self._apply(node)
+            case Cast(value, dtype):
+                return convert.convert(frame.builder, frame.target, self._value(value), value.dtype, dtype)
+            case Bitcast(value, dtype):
+                return convert.bitcast(frame.builder, self._value(value), value.dtype, dtype)
+            case IndexValue(dim, dtype):
+                return convert.convert(frame.builder, frame.target, frame.indices.lanes(dim), i64, dtype)
+            case BoundedIndex():
+                return self._bounded(node, self._value(node.value))
+            case Read(local):
+                found = frame.locals.get(local)
+                if found is None:
+                    raise CodegenError(f"local {local.name} is read outside the block that binds it")
+                return found
+        raise CodegenError(f"{type(node).__name__} does not belong in a function; schedule it away first")
+
+    # --- functions
+
+    def _apply(self, node: Apply) -> Value:
+        name = node.function.name
+        if name == "select" and self._is_lazy(node):
+            return self._select(node)
+        if name in _RELATIONS and self.frame.lanes is not None:
+            compared = self._compare_indices(name, *node.args)
+            if compared is not None:
+                return compared
+        arguments = [self._value(argument) for argument in node.args]
+        if any(argument.lanes for argument in arguments):
+            arguments = [self.frame.splat(argument) for argument in arguments]
+        first = node.args[1 if name == "select" else 0].dtype
+        second = node.args[1].dtype if len(node.args) > 1 else first
+        return apply(Operation(self.frame.builder, self.frame.target, first, second), name, arguments)
+
+    def _compare_indices(self, name: str, left: Scalar, right: Scalar) -> Value | None:
+        """`lane*c + a < b` as `lane*c < b - a`: one scalar difference and a compare of narrow lanes."""
+        frame = self.frame
+        if not (isinstance(left, IndexValue) and isinstance(right, IndexValue) and frame.lanes is not None):
+            return None
+        difference = frame.indices.resolve(left.dim) - frame.indices.resolve(right.dim)
+        stride = frame.indices.stride(difference)
+        if not isinstance(stride, int) or stride == 0 or abs(stride) > 1 << 20:
+            return None
+        bound = frame.indices.value(-frame.indices.first(difference, stride))
+        return frame.compare_lanes(_RELATIONS[name], stride, bound)
+
+    # --- lazy select
+
+    def _is_lazy(self, node: Apply) -> bool:
+        return any(self._needs_guard(arm) for arm in node.args[1:])
+
+    def _needs_guard(self, root: Scalar) -> bool:
+        """Whether evaluating it where it is not asked for could fail or touch memory outside a buffer."""
+        found = self._guards.get(id(root))
+        if found is None:
+            found = self._guards[id(root)] = any(self._is_risky(node) for node in nodes(root))
+        return found
+
+    def _is_risky(self, node: Scalar) -> bool:
+        match node:
+            case Load(buffer, index):
+                return not self.memory.is_inside(buffer, index)
+            case BoundedIndex():
+                return True
+        return False
+
+    def _select(self, node: Apply) -> Value:
+        condition = self._value(node.args[0])
+        if condition.lanes:
+            return self._select_lanes(condition, node.args[1], node.args[2])
+        return self._select_branch(condition, node.args[1], node.args[2])
+
+    def _select_lanes(self, condition: Value, yes: Scalar, no: Scalar) -> Value:
+        frame, builder = self.frame, self.frame.builder
+        with self._layer(), frame.where(condition):
+            first = self._value(yes)
+        with self._layer(), frame.where(builder.not_(condition)):
+            second = self._value(no)
+        return builder.select(condition, frame.splat(first), frame.splat(second))
+
+    def _select_branch(self, condition: Value, yes: Scalar, no: Scalar) -> Value:
+        builder = self.frame.builder
+        before, after = builder.scope, builder.new_block("selected")
+        arms = []
+        for name, arm in (("yes", yes), ("no", no)):
+            scope = builder.enter(name, barrier=True)
+            head = scope.block
+            with self._layer():
+                value = self._value(arm)
+            arms.append((head, scope, value))
+            builder.leave()
+        widest = max(value.lanes for _, _, value in arms)
+        incoming = []
+        for _, scope, value in arms:
+            with builder.at(scope):
+                incoming.append((builder.splat(value, widest) if widest else value, scope.block))
+                builder.branch(after)
+        before.block.terminator = (
+            f"br i1 {condition.ref}, label %{arms[0][0].name}, label %{arms[1][0].name}"
+        )
+        before.block = after
+        return builder.phi(after, incoming)
+
+    # --- indices read at run time
+
+    def opaque(self, atom: Opaque) -> Value:
+        """The value of a run-time integer in index arithmetic, as i64."""
+        payload: Scalar = atom.payload  # type: ignore[assignment]
+        value = self._value(payload)
+        return as_index(self.frame, value, payload.dtype.kind == "int")
+
+    def varies(self, atom: Opaque) -> bool:
+        """Whether a run-time integer differs between lanes, through the locals it reads."""
+        payload: Scalar = atom.payload  # type: ignore[assignment]
+        for node in nodes(payload):
+            if isinstance(node, Read):
+                found = self.frame.locals.get(node.local)
+                if found is not None and found.lanes:
+                    return True
+            elif isinstance(node, Load) and self.frame.lanes is not None:
+                if any(self.frame.lanes.variable in symbolic.atoms(position) for position in node.index):
+                    return True
+        return False
+
+    def _bounded(self, node: BoundedIndex, value: Value) -> Value:
+        frame, builder = self.frame, self.frame.builder
+        index = as_index(frame, value, node.value.dtype.kind == "int")
+        extent = frame.indices.value(node.extent)
+        if frame.condition is not None and not index.lanes:
+            index = frame.splat(index)
+        if index.lanes:
+            return self._bounded_lanes(node, index, builder.splat(extent, index.lanes))
+        place = builder.place_of((index, extent))
+        key = ("bounded", index.ref, extent.ref, node.site)
+        known = builder.recall(key)
+        if known is not None:
+            return known
+        with builder.at(place):
+            wrapped = self._wrapped(index, extent)
+            fine = builder.icmp("<", wrapped, extent, "u")
+            frame.fail_unless(fine, Failure.INDEX_OUT_OF_RANGE, lambda: (index, extent), node.site)
+            place.known[key] = wrapped
+        return wrapped
+
+    def _wrapped(self, index: Value, extent: Value) -> Value:
+        builder = self.frame.builder
+        negative = builder.icmp("<", index, constant(index.type, 0), "s")
+        return builder.select(negative, builder.add(index, extent), index)
+
+    def _bounded_lanes(self, node: BoundedIndex, index: Value, extent: Value) -> Value:
+        frame, builder = self.frame, self.frame.builder
+        wrapped = self._wrapped(index, extent)
+        outside = builder.icmp(">=", wrapped, extent, "u")
+        active = frame.active()
+        bad = outside if active is None else builder.and_(outside, active)
+        key = ("bounded", bad.ref, node.site)
+        if builder.recall(key) is not None:
+            return wrapped
+
+        def details() -> tuple[Value, Value]:
+            lane = frame.first_lane(bad)
+            return builder.extract_element(index, lane), builder.extract_element(extent, lane)
+
+        fine = builder.not_(frame.any_lane(bad))
+        frame.fail_unless(fine, Failure.INDEX_OUT_OF_RANGE, details, node.site)
+        builder.scope.known[key] = wrapped
+        return wrapped

@@ -1,0 +1,319 @@
+"""Index arithmetic: `symbolic.Dim` to 64-bit integers, for one iteration or for all lanes of a vector loop.
+
+Variables of unrolled loops are constants here: an expression is simplified with their values before it is emitted.
+Sums are added up from the outermost term to the innermost, so that each partial sum stands outside the loops it does
+not depend on (the builder places it); addresses likewise, with the constant part last, where it becomes the
+displacement of the memory operand.
+
+Invariant: nothing here traps. A divisor that may be zero is replaced by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ingot.compiler.codegen.builder import I64, Builder, Value, constant, integer, lane_constants
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque, Variable
+
+
+@dataclass(frozen=True)
+class LaneVariable:
+    """The variable of the vector loop being emitted, and its number of lanes."""
+
+    variable: Dim
+    width: int
+
+
+class Indices:
+    """Emits index expressions. `opaque` evaluates the payload of a run-time integer to an i64 (or lanes of them)."""
+
+    def __init__(self, builder: Builder, free: Callable[[Atom], Value], opaque: Callable[[Opaque], Value]) -> None:
+        self.builder = builder
+        self.free = free  # the value of a symbol, or of a variable of the function around this one
+        self.opaque = opaque
+        self.constants: dict[Dim, int] = {}
+        self.values: dict[Dim, Value] = {}
+        self.lane: LaneVariable | None = None
+        self.varying_opaque: Callable[[Opaque], bool] = lambda atom: False
+        self._variables: dict[int, tuple[Dim, tuple[Variable, ...]]] = {}
+        self._resolved: dict[tuple, Dim] = {}
+        self._terms: dict[Dim, tuple] = {}
+        self._affine: dict[tuple, Dim | None] = {}
+
+    # --- unrolled variables
+
+    def resolve(self, dim: Dim) -> Dim:
+        """The dim with the variables of unrolled loops replaced by their values."""
+        if isinstance(dim, int):
+            return dim
+        entry = self._variables.get(id(dim))
+        if entry is None:
+            found = [atom for atom in symbolic.atoms(dim) if isinstance(atom, Variable)]
+            entry = (dim, tuple(sorted(found, key=lambda atom: atom.serial)))
+            self._variables[id(dim)] = entry
+        constants = self.constants
+        numbers = tuple(constants.get(variable) for variable in entry[1])
+        if not any(number is not None for number in numbers):
+            return dim
+        key = (id(dim), numbers)
+        resolved = self._resolved.get(key)
+        if resolved is None:
+            mapping = {v: n for v, n in zip(entry[1], numbers, strict=True) if n is not None}
+            resolved = self._resolved[key] = symbolic.substitute(dim, mapping, opaque=_unchanged)
+        return resolved
+
+    # --- one iteration
+
+    def value(self, dim: Dim) -> Value:
+        """The dim as an i64; it must not vary between lanes."""
+        dim = self.resolve(dim)
+        if isinstance(dim, int):
+            return integer(dim)
+        known = self.builder.recall(dim)
+        if known is not None:
+            return known
+        value = self._atom(dim) if isinstance(dim, Atom) else self._sum(dim)
+        # An opaque integer may depend on unrolled variables and on memory, which the key does not show.
+        return value if _has_opaque(dim) else self.builder.remember(dim, value)
+
+    def address(self, base: Value, element: str, dim: Dim) -> Value:
+        """The address of the element at a flat offset from `base`."""
+        dim = self.resolve(dim)
+        if isinstance(dim, int):
+            return self.builder.offset(base, element, integer(dim)) if dim else base
+        key = (base.ref, element, dim)
+        cacheable = not _has_opaque(dim)
+        known = self.builder.recall(key) if cacheable else None
+        if known is not None:
+            return known
+        pointer = base
+        terms = self._term_values(dim)
+        for scope_terms in _grouped(terms):
+            pointer = self.builder.offset(pointer, element, self._added(scope_terms))
+        if dim.constant:
+            pointer = self.builder.offset(pointer, element, integer(dim.constant))
+        return self.builder.remember(key, pointer) if cacheable else pointer
+
+    def _sum(self, dim: symbolic.Expr) -> Value:
+        terms = self._term_values(dim)
+        if dim.constant:
+            # next to the outermost term: the sum leaves the loops together with it
+            terms[0] = self.builder.index_binary("add nsw", terms[0], integer(dim.constant))
+        return self._added(terms)
+
+    def _added(self, terms: list[Value]) -> Value:
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.builder.index_binary("add nsw", total, term)
+        return total
+
+    def _term_values(self, dim: symbolic.Expr) -> list[Value]:
+        """The terms without the constant, the outermost first."""
+        return sorted((self._term(factors, coefficient) for factors, coefficient in self._parts(dim)), key=_depth)
+
+    def _parts(self, dim: symbolic.Expr) -> tuple:
+        parts = self._terms.get(dim)
+        if parts is None:
+            parts = self._terms[dim] = dim.terms
+        return parts
+
+    def _term(self, factors: symbolic.Monomial, coefficient: int) -> Value:
+        values = [value for atom, power in factors for value in [self._atom(atom)] * power]
+        values.sort(key=_depth)
+        if coefficient != 1:
+            values[0] = self.builder.index_binary("mul nsw", values[0], integer(coefficient))
+        product = values[0]
+        for value in values[1:]:
+            product = self.builder.index_binary("mul nsw", product, value)
+        return product
+
+    def _atom(self, atom: Atom) -> Value:
+        found = self.values.get(atom)
+        if found is not None:
+            return found
+        match atom:
+            case FloorDiv():
+                return self._divide(self.value(atom.dividend), atom, self.value(atom.divisor))
+            case Mod():
+                return self._remainder(self.value(atom.dividend), atom, self.value(atom.divisor))
+            case Minimum() | Maximum():
+                return self._extremum(atom, [self.value(argument) for argument in atom.arguments])
+            case Opaque():
+                return self.opaque(atom)
+            case _:
+                return self.free(atom)
+
+    # --- division: floor semantics, also for vectors of lanes
+
+    def _divide(self, dividend: Value, atom: FloorDiv, divisor: Value) -> Value:
+        builder, index = self.builder, self.builder.index_binary
+        power = _power_of_two(atom.divisor)
+        if power is not None:
+            code = "lshr" if _nonnegative(atom.dividend) else "ashr"
+            return index(code, dividend, constant(dividend.type, power))
+        if _nonnegative(atom.dividend) and _nonnegative(atom.divisor):
+            return index("udiv", dividend, self._nonzero(divisor, atom.divisor))
+        divisor = self._nonzero(divisor, atom.divisor)
+        quotient, rest = index("sdiv", dividend, divisor), index("srem", dividend, divisor)
+        zero = constant(rest.type, 0)
+        inexact = builder.icmp("!=", rest, zero, "s", free=True)
+        signs = builder.icmp("<", index("xor", rest, divisor), zero, "s", free=True)
+        lower = index("sub", quotient, constant(rest.type, 1))
+        return builder.select(index("and", inexact, signs), lower, quotient, free=True)
+
+    def _remainder(self, dividend: Value, atom: Mod, divisor: Value) -> Value:
+        builder, index = self.builder, self.builder.index_binary
+        if _power_of_two(atom.divisor) is not None:
+            assert isinstance(atom.divisor, int)
+            return index("and", dividend, constant(dividend.type, atom.divisor - 1))
+        divisor = self._nonzero(divisor, atom.divisor)
+        if _nonnegative(atom.dividend) and _nonnegative(atom.divisor):
+            return index("urem", dividend, divisor)
+        rest = index("srem", dividend, divisor)
+        zero = constant(rest.type, 0)
+        inexact = builder.icmp("!=", rest, zero, "s", free=True)
+        signs = builder.icmp("<", index("xor", rest, divisor), zero, "s", free=True)
+        wrapped = index("add", rest, divisor)
+        return builder.select(index("and", inexact, signs), wrapped, rest, free=True)
+
+    def _nonzero(self, value: Value, divisor: Dim) -> Value:
+        if isinstance(divisor, int) or symbolic.less(0, divisor) or symbolic.less(divisor, 0):
+            return value
+        is_zero = self.builder.icmp("==", value, constant(value.type, 0), "s", free=True)
+        return self.builder.select(is_zero, constant(value.type, 1), value, free=True)
+
+    def _extremum(self, atom: Minimum | Maximum, values: list[Value]) -> Value:
+        relation = "<" if isinstance(atom, Minimum) else ">"
+        best = values[0]
+        for value in values[1:]:
+            chosen = self.builder.icmp(relation, value, best, "s", free=True)
+            best = self.builder.select(chosen, value, best, free=True)
+        return best
+
+    # --- all lanes
+
+    def varies(self, dim: Dim) -> bool:
+        """Whether the dim may differ between the lanes of the vector loop being emitted."""
+        if isinstance(dim, int) or self.lane is None:
+            return False
+        atoms = symbolic.atoms(dim)
+        return self.lane.variable in atoms or any(
+            isinstance(atom, Opaque) and self.varying_opaque(atom) for atom in atoms
+        )
+
+    def stride(self, dim: Dim) -> Dim | None:
+        """The difference between neighbouring lanes; None when it is not the same for all of them."""
+        if self.lane is None:
+            return 0
+        if isinstance(dim, int):
+            return 0
+        if any(isinstance(atom, Opaque) and self.varying_opaque(atom) for atom in symbolic.atoms(dim)):
+            return None
+        key = (dim, self.lane.variable)
+        if key not in self._affine:
+            self._affine[key] = symbolic.linear_coefficient(dim, self.lane.variable)  # type: ignore[arg-type]
+        return self._affine[key]
+
+    def first(self, dim: Dim, stride: Dim) -> Dim:
+        """The dim in lane 0, for a dim of known stride."""
+        return dim if self.lane is None or isinstance(dim, int) else dim - stride * self.lane.variable
+
+    def lanes(self, dim: Dim) -> Value:
+        """The dim as an i64 when all lanes agree, else one i64 per lane."""
+        dim = self.resolve(dim)
+        if not self.varies(dim):
+            return self.value(dim)
+        assert self.lane is not None and not isinstance(dim, int)
+        stride = self.stride(dim)
+        if stride is not None:
+            first = self._splat(self.value(self.first(dim, stride)))
+            return self.builder.index_binary("add", first, self._steps(stride))
+        terms = [self._lane_term(factors, coefficient) for factors, coefficient in self._parts(dim)]
+        if dim.constant:
+            terms.append(integer(dim.constant))
+        total = self._splat(terms[0])
+        for term in terms[1:]:
+            total = self.builder.index_binary("add", total, self._splat(term))
+        return total
+
+    def _splat(self, value: Value) -> Value:
+        assert self.lane is not None
+        return self.builder.splat(value, self.lane.width)
+
+    def _steps(self, stride: Dim) -> Value:
+        """0, stride, 2*stride, ..."""
+        assert self.lane is not None
+        if isinstance(stride, int):
+            return lane_constants(I64, [stride * lane for lane in range(self.lane.width)])
+        return self.builder.index_binary("mul", self._splat(self.value(stride)), self._steps(1))
+
+    def _lane_term(self, factors: symbolic.Monomial, coefficient: int) -> Value:
+        product = integer(coefficient)
+        for atom, power in factors:
+            value = self._lane_atom(atom)
+            for _ in range(power):
+                if value.lanes and not product.lanes:
+                    product = self._splat(product)
+                elif product.lanes and not value.lanes:
+                    value = self._splat(value)
+                product = self.builder.index_binary("mul", product, value)
+        return product
+
+    def _lane_atom(self, atom: Atom) -> Value:
+        if not self.varies(atom):
+            return self._atom(atom)
+        assert self.lane is not None
+        if atom is self.lane.variable:
+            return self._steps(1)
+        if symbolic.atoms(atom) == {self.lane.variable}:
+            width = self.lane.width
+            numbers = [symbolic.evaluate(atom, {self.lane.variable: lane}) for lane in range(width)]
+            return lane_constants(I64, numbers)
+        match atom:
+            case FloorDiv():
+                return self._divide(self._wide(atom.dividend), atom, self._wide(atom.divisor))
+            case Mod():
+                return self._remainder(self._wide(atom.dividend), atom, self._wide(atom.divisor))
+            case Minimum() | Maximum():
+                return self._extremum(atom, [self._wide(argument) for argument in atom.arguments])
+            case Opaque():
+                return self.opaque(atom)
+        raise AssertionError(f"{symbolic.to_text(atom)} cannot vary between lanes")
+
+    def _wide(self, dim: Dim) -> Value:
+        return self._splat(self.lanes(dim))
+
+
+def _unchanged(payload: object) -> object:
+    return payload
+
+
+def _depth(value: Value) -> int:
+    return 0 if value.scope is None else value.scope.depth
+
+
+def _grouped(values: list[Value]) -> list[list[Value]]:
+    """Runs of values of one scope."""
+    groups: list[list[Value]] = []
+    for value in values:
+        if groups and groups[-1][0].scope is value.scope:
+            groups[-1].append(value)
+        else:
+            groups.append([value])
+    return groups
+
+
+def _has_opaque(dim: Dim) -> bool:
+    return any(isinstance(atom, Opaque) for atom in symbolic.atoms(dim))
+
+
+def _nonnegative(dim: Dim) -> bool:
+    return symbolic.is_nonnegative(dim) is True
+
+
+def _power_of_two(dim: Dim) -> int | None:
+    return dim.bit_length() - 1 if isinstance(dim, int) and dim > 0 and dim & (dim - 1) == 0 else None

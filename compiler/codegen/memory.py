@@ -1,0 +1,257 @@
+"""Loads and stores: one element, or one per lane of a vector loop.
+
+How a vector access is made follows from how its offset changes from lane to lane: not at all (one scalar load for all
+lanes), by 1 (a vector load), by a small constant (vector loads and a shuffle), else lane by lane or by a gather.
+Lanes that do not run touch nothing.
+
+Invariant: no access reads or writes a byte that the lane-by-lane access would not touch, except bytes that lie
+between two elements of the buffer that it does read.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from ingot.compiler.codegen.builder import I1, I8, I32, POINTER, Value, constant, integer, like, mangled, poison
+from ingot.compiler.codegen.elements import memory_text, memory_type
+from ingot.compiler.codegen.frame import CodegenError, Frame
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.types import row_major_strides
+
+Index = tuple[Dim, ...]
+
+WIDEST_SHUFFLE = 4  # strides up to this are read as whole vectors
+
+
+class Memory:
+    """Access to buffers in memory."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.builder = frame.builder
+        self._strides: dict[Buffer, tuple[Dim, ...]] = {}
+        self._flat: dict[tuple[Buffer, int], tuple[Index, Dim]] = {}
+        self._inside: dict[tuple[Buffer, int, tuple], bool] = {}
+
+    # --- offsets
+
+    def offset(self, buffer: Buffer, index: Index) -> Dim:
+        """The flat offset of an element, unrolled variables resolved."""
+        key = (buffer, id(index))
+        entry = self._flat.get(key)
+        if entry is None:
+            strides = self._strides.get(buffer)
+            if strides is None:
+                strides = self._strides[buffer] = row_major_strides(buffer.shape)
+            if len(index) != len(strides):
+                raise CodegenError(f"{buffer!r} is indexed by {len(index)} numbers, it has rank {len(strides)}")
+            flat: Dim = 0
+            for position, stride in zip(index, strides, strict=True):
+                flat = flat + position * stride
+            entry = self._flat[key] = (index, flat)
+        return self.frame.indices.resolve(entry[1])
+
+    def is_inside(self, buffer: Buffer, index: Index) -> bool:
+        """Whether the element exists for all values of the variables: then it may be read without being asked for."""
+        resolve = self.frame.indices.resolve
+        return all(
+            symbolic.is_nonnegative(position) and symbolic.less(position, extent)
+            for position, extent in zip(map(resolve, index), buffer.shape, strict=True)
+        ) and not any(
+            isinstance(atom, symbolic.Opaque) for position in index for atom in symbolic.atoms(position)
+        )
+
+    def pointer(self, buffer: Buffer, offset: Dim) -> Value:
+        base = self.frame.pointers.get(buffer)
+        if base is None:
+            raise CodegenError(f"{buffer!r} is used outside the block that allocates it")
+        return self.frame.indices.address(base, memory_text(buffer.dtype), offset)
+
+    # --- loads
+
+    def load(self, buffer: Buffer, index: Index) -> Value:
+        """The element in register form: a scalar when all lanes read the same, else a vector."""
+        offset = self.offset(buffer, index)
+        if self.frame.lanes is None:
+            return self._registered(self._load_one(buffer, offset))
+        is_safe = self.frame.condition is None or self.is_inside(buffer, index)
+        mask = self.frame.lanes.tail if is_safe else self.frame.active()
+        if not self.frame.indices.varies(offset):
+            if is_safe:
+                return self._registered(self._load_one(buffer, offset))
+            return self._registered(self._load_if_any(buffer, offset, mask))
+        return self._registered(self._load_lanes(buffer, offset, mask))
+
+    def _registered(self, value: Value) -> Value:
+        """bool: from a byte to a truth value."""
+        return value
+
+    def _load_one(self, buffer: Buffer, offset: Dim) -> Value:
+        return self._read_vector(buffer, self.pointer(buffer, offset), 0)
+
+    def _read_vector(self, buffer: Buffer, pointer: Value, lanes: int) -> Value:
+        kind = memory_type(buffer.dtype, lanes)
+        body = f"load {kind}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"
+        return self._read(buffer, kind, body, (pointer,))
+
+    def _read(self, buffer: Buffer, kind: ir.Type, body: str, operands: tuple[Value, ...]) -> Value:
+        memory = self.frame.memory(buffer)
+        value = self.builder.read(kind, body, operands, memory, self.frame.version(memory))
+        if buffer.dtype.kind == "bool":
+            return self.builder.icmp("!=", value, constant(value.type, 0), "u")
+        return value
+
+    def _load_if_any(self, buffer: Buffer, offset: Dim, mask: Value | None) -> Value:
+        """One element for all lanes, read only if some lane wants it."""
+        assert mask is not None
+        builder = self.builder
+        pointer = self.pointer(buffer, offset)
+        wanted = self.frame.any_lane(mask)
+        before, after = builder.block, builder.new_block("loaded")
+        scope = builder.enter("wanted", barrier=True)
+        builder.cbranch_from(before, wanted, scope.block, after)
+        value = self._read_vector(buffer, pointer, 0)
+        end = builder.block
+        builder.branch(after)
+        builder.leave(after)
+        return builder.phi(after, [(poison(value.type), before), (value, end)])
+
+    def _load_lanes(self, buffer: Buffer, offset: Dim, mask: Value | None) -> Value:
+        frame = self.frame
+        assert frame.lanes is not None
+        width = frame.lanes.width
+        stride = frame.indices.stride(offset)
+        if stride is None:
+            return self._gather(buffer, self._pointers(buffer, offset), mask)
+        first = frame.indices.first(offset, stride)
+        if stride == 1:
+            pointer = self.pointer(buffer, first)
+            return self._read_vector(buffer, pointer, width) if mask is None else self._masked(buffer, pointer, mask)
+        if mask is None:
+            if isinstance(stride, int) and (stride == -1 or 2 <= stride <= WIDEST_SHUFFLE):
+                return self._load_strided(buffer, first, stride)
+            if not self._prefers_gather(buffer):
+                return self._load_each(buffer, first, stride)
+        return self._gather(buffer, self._pointers(buffer, offset), mask)
+
+    def _masked(self, buffer: Buffer, pointer: Value, mask: Value) -> Value:
+        kind = memory_type(buffer.dtype, mask.lanes)
+        name = f"llvm.masked.load.{mangled(kind)}.p0"
+        function = self.builder.program.declare(name, str(kind), f"ptr, {mask.text}, {kind}")
+        align = buffer.dtype.itemsize
+        body = f"call {kind} {function}(ptr align {align} {pointer.ref}, {mask!r}, {kind} zeroinitializer)"
+        return self._read(buffer, kind, body, (pointer, mask))
+
+    def _load_strided(self, buffer: Buffer, first: Dim, stride: int) -> Value:
+        """Whole vectors from the first wanted element to the last, and a shuffle that picks; reads nothing beyond."""
+        assert self.frame.lanes is not None
+        width = self.frame.lanes.width
+        if stride < 0:
+            backwards = self._read_vector(buffer, self.pointer(buffer, first - (width - 1)), width)
+            return self.builder.shuffle(backwards, None, range(width - 1, -1, -1))
+        last = stride * (width - 1)
+        starts = [min(part * width, last - width + 1) for part in range(stride)]
+        parts = [self._read_vector(buffer, self.pointer(buffer, first + start), width) for start in starts]
+        result = parts[0]
+        taken: list[int] = [lane * stride if lane * stride < width else -1 for lane in range(width)]
+        picked = self.builder.shuffle(result, None, [max(lane, 0) for lane in taken])
+        for start, part in list(zip(starts, parts, strict=True))[1:]:
+            lanes = []
+            for lane in range(width):
+                place = lane * stride - start
+                is_new = taken[lane] < 0 and 0 <= place < width
+                lanes.append(width + place if is_new else lane)
+                if is_new:
+                    taken[lane] = place
+            picked = self.builder.shuffle(picked, part, lanes)
+        return picked
+
+    def _load_each(self, buffer: Buffer, first: Dim, stride: Dim) -> Value:
+        """One scalar load a lane."""
+        assert self.frame.lanes is not None
+        width = self.frame.lanes.width
+        elements = [self._load_one(buffer, first + lane * stride) for lane in range(width)]
+        result = poison(ir.VectorType(elements[0].type, width))
+        for lane, element in enumerate(elements):
+            result = self.builder.insert_element(result, element, integer(lane))
+        return result
+
+    def _prefers_gather(self, buffer: Buffer) -> bool:
+        return self.frame.target.has_gather and buffer.dtype.bits >= 32
+
+    def _pointers(self, buffer: Buffer, offset: Dim) -> Value:
+        """One address per lane."""
+        lanes = self.frame.splat(self.frame.indices.lanes(offset))
+        return self.builder.offset(self.frame.pointers[buffer], memory_text(buffer.dtype), lanes)
+
+    def _gather(self, buffer: Buffer, pointers: Value, mask: Value | None) -> Value:
+        kind = memory_type(buffer.dtype, pointers.lanes)
+        active = mask or constant(ir.VectorType(I1, pointers.lanes), 1)
+        name = f"llvm.masked.gather.{mangled(kind)}.{mangled(pointers.type)}"
+        function = self.builder.program.declare(name, str(kind), f"{pointers.text}, {active.text}, {kind}")
+        aligned = f"{pointers.text} align {buffer.dtype.itemsize} {pointers.ref}"
+        body = f"call {kind} {function}({aligned}, {active!r}, {kind} zeroinitializer)"
+        return self._read(buffer, kind, body, (pointers, active))
+
+    # --- stores
+
+    def store(self, buffer: Buffer, index: Index, value: Value, streaming: bool = False) -> None:
+        offset = self.offset(buffer, index)
+        if buffer.dtype.kind == "bool":
+            value = self.builder.zext(value, like(value.type, I8))
+        if self.frame.lanes is None:
+            self._write(buffer, self.pointer(buffer, offset), value)
+        elif self.frame.indices.varies(offset):
+            self._store_lanes(buffer, offset, self.frame.splat(value), streaming)
+        else:
+            raise CodegenError(
+                f"every lane of a vector loop stores to the same element of {buffer!r}; reduce to a register first"
+            )
+        self.frame.written({self.frame.memory(buffer)})
+
+    def _write(self, buffer: Buffer, pointer: Value, value: Value, attributes: str = "") -> None:
+        self.builder.effect(f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}{attributes}")
+
+    def _store_lanes(self, buffer: Buffer, offset: Dim, value: Value, streaming: bool) -> None:
+        frame = self.frame
+        mask = frame.active()
+        stride = frame.indices.stride(offset)
+        if stride == 1:
+            pointer = self.pointer(buffer, frame.indices.first(offset, 1))
+            if mask is not None:
+                name = f"llvm.masked.store.{mangled(value.type)}.p0"
+                function = self.builder.program.declare(name, "void", f"{value.text}, ptr, {mask.text}")
+                aligned = f"ptr align {buffer.dtype.itemsize} {pointer.ref}"
+                self.builder.effect(f"call void {function}({value!r}, {aligned}, {mask!r})")
+            elif streaming:
+                self._stream(buffer, pointer, value)
+            else:
+                self._write(buffer, pointer, value)
+        elif stride is not None and mask is None and not self._prefers_gather(buffer):
+            first = frame.indices.first(offset, stride)
+            for lane in range(value.lanes):
+                element = self.builder.extract_element(value, integer(lane))
+                self._write(buffer, self.pointer(buffer, first + lane * stride), element)
+        else:
+            self._scatter(buffer, self._pointers(buffer, offset), value, mask)
+
+    def _scatter(self, buffer: Buffer, pointers: Value, value: Value, mask: Value | None) -> None:
+        active = mask or constant(ir.VectorType(I1, pointers.lanes), 1)
+        name = f"llvm.masked.scatter.{mangled(value.type)}.{mangled(pointers.type)}"
+        function = self.builder.program.declare(name, "void", f"{value.text}, {pointers.text}, {active.text}")
+        aligned = f"{pointers.text} align {buffer.dtype.itemsize} {pointers.ref}"
+        self.builder.effect(f"call void {function}({value!r}, {aligned}, {active!r})")
+
+    def _stream(self, buffer: Buffer, pointer: Value, value: Value) -> None:
+        self._write(buffer, pointer, value)
+
+    def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
+        offset = self.offset(buffer, index)
+        stride = self.frame.indices.stride(offset)
+        if stride is None:
+            return  # a hint for scattered addresses is worth less than computing them
+        pointer = self.pointer(buffer, self.frame.indices.first(offset, stride))
+        read, data = constant(I32, 0), constant(I32, 1)
+        self.builder.call_effect("llvm.prefetch.p0", "void", pointer, read, constant(I32, locality), data)

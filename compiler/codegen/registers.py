@@ -1,0 +1,165 @@
+"""Register buffers as SSA values: no memory, no promotion pass.
+
+A register buffer is a table of slots. When vector loops index one of its axes by their variable, a slot holds the
+`width` neighbours along that axis as one vector. A store replaces the slot's value; loops and branches that store
+merge the values with phis.
+
+A slot knows how many of its lanes were ever defined: a masked store over undefined lanes needs no blend.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from ingot.compiler.codegen.builder import Block, Value, integer, poison
+from ingot.compiler.codegen.elements import register_type
+from ingot.compiler.codegen.frame import CodegenError, Frame
+from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.symbolic import Dim, to_text
+
+Key = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a register buffer is cut into slots: `width` elements along `axis` (width 0: single elements)."""
+
+    axis: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    value: Value
+    defined: Dim | None  # lanes below this were stored; None: none, or all of a scalar
+
+
+class Registers:
+    """The current value of every slot of every register buffer in reach."""
+
+    def __init__(self, frame: Frame, layouts: dict[Buffer, Layout]) -> None:
+        self.frame = frame
+        self.layouts = layouts
+        self.slots: dict[Buffer, dict[Key, Slot]] = {}
+
+    def holds(self, buffer: Buffer) -> bool:
+        return buffer in self.layouts
+
+    def allocate(self, buffer: Buffer) -> None:
+        layout = self.layouts[buffer]
+        kind = register_type(buffer.dtype, layout.width)
+        extents = []
+        for axis, extent in enumerate(buffer.shape):
+            if not isinstance(extent, int):
+                raise CodegenError(f"register buffer {buffer!r} must have a constant shape")
+            extents.append(-(-extent // layout.width) if layout.width and axis == layout.axis else extent)
+        keys = itertools.product(*map(range, extents))
+        self.slots[buffer] = {key: Slot(poison(kind), None) for key in keys}
+
+    def release(self, buffer: Buffer) -> None:
+        del self.slots[buffer]
+
+    # --- access
+
+    def read(self, buffer: Buffer, index: tuple[Dim, ...]) -> Value:
+        key, lane = self._locate(buffer, index)
+        slot = self._slot(buffer, key)
+        if lane is None:
+            return slot.value
+        return self.frame.builder.extract_element(slot.value, integer(lane))
+
+    def write(self, buffer: Buffer, index: tuple[Dim, ...], value: Value) -> None:
+        key, lane = self._locate(buffer, index)
+        old = self._slot(buffer, key)
+        builder, lanes = self.frame.builder, self.frame.lanes
+        if lane is not None:
+            inserted = builder.insert_element(old.value, value, integer(lane))
+            self.slots[buffer][key] = Slot(inserted, old.value.lanes)
+            return
+        if not old.value.lanes:
+            if lanes is not None and (value.lanes or self.frame.condition is not None):
+                raise CodegenError(
+                    f"every lane of a vector loop stores to the same element of register buffer {buffer!r}"
+                )
+            self.slots[buffer][key] = Slot(value, None)
+            return
+        assert lanes is not None
+        self.slots[buffer][key] = self._blended(old, self.frame.splat(value))
+
+    def _blended(self, old: Slot, value: Value) -> Slot:
+        """The slot after a store in the lanes that run."""
+        frame = self.frame
+        assert frame.lanes is not None
+        extent = frame.lanes.extent
+        mask = frame.active()
+        if mask is None:
+            return Slot(value, extent)
+        if frame.condition is None and (old.defined is None or old.defined == extent):
+            return Slot(value, extent)
+        blend = frame.builder.select(mask, value, old.value)
+        return Slot(blend, extent if old.defined is None else frame.lanes.width)
+
+    def _slot(self, buffer: Buffer, key: Key) -> Slot:
+        try:
+            return self.slots[buffer][key]
+        except KeyError:
+            where = "outside its shape" if buffer in self.slots else "outside the block that allocates it"
+            raise CodegenError(f"register buffer {buffer!r} is used {where}, at slot {key}") from None
+
+    def _locate(self, buffer: Buffer, index: tuple[Dim, ...]) -> tuple[Key, int | None]:
+        """(slot, lane inside the slot; None: the whole slot)"""
+        layout, indices, lanes = self.layouts[buffer], self.frame.indices, self.frame.lanes
+        key: list[int] = []
+        lane: int | None = None
+        for axis, position in enumerate(map(indices.resolve, index)):
+            whole = False
+            if lanes is not None and not isinstance(position, int) and indices.stride(position) == 1:
+                position, whole = indices.first(position, 1), True
+            if not isinstance(position, int):
+                raise CodegenError(
+                    f"register buffer {buffer!r} is indexed by {to_text(position)}, which is no constant; "
+                    "unroll the loop"
+                )
+            if axis != layout.axis or not layout.width:
+                key.append(position)
+                continue
+            key.append(position // layout.width)
+            if not whole:
+                lane = position % layout.width
+        return tuple(key), lane
+
+    # --- control flow
+
+    def stored(self, buffers: frozenset[Buffer]) -> list[tuple[Buffer, Key]]:
+        """The slots in reach of register buffers that some code stores to."""
+        return [(buffer, key) for buffer, slots in self.slots.items() if buffer in buffers for key in slots]
+
+    def carry(self, slots: list[tuple[Buffer, Key]]) -> list[tuple[Slot, Value]]:
+        """Enter a loop: every slot becomes the value of a phi; (slot before, phi) in order."""
+        carried = []
+        for buffer, key in slots:
+            before = self.slots[buffer][key]
+            phi = Value(before.value.type, before.value.text, self.frame.builder.fresh(), self.frame.builder.scope)
+            self.slots[buffer][key] = Slot(phi, before.defined)
+            carried.append((before, phi))
+        return carried
+
+    def values(self, slots: list[tuple[Buffer, Key]]) -> list[Slot]:
+        return [self.slots[buffer][key] for buffer, key in slots]
+
+    def restore(self, slots: list[tuple[Buffer, Key]], values: list[Slot]) -> None:
+        for (buffer, key), value in zip(slots, values, strict=True):
+            self.slots[buffer][key] = value
+
+    def merge(
+        self, slots: list[tuple[Buffer, Key]], block: Block, first: tuple[list[Slot], Block],
+        second: tuple[list[Slot], Block],
+    ) -> None:  # fmt: skip
+        """Where two paths meet in `block`: each slot has the value of the path that was taken."""
+        for place, one, other in zip(slots, first[0], second[0], strict=True):
+            defined = one.defined if one.defined == other.defined else one.value.lanes or None
+            value = one.value
+            if one.value.ref != other.value.ref:
+                value = self.frame.builder.phi(block, [(one.value, first[1]), (other.value, second[1])])
+            self.slots[place[0]][place[1]] = Slot(value, defined)

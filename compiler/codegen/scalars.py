@@ -1,0 +1,343 @@
+"""The functions of `ir.scalar` on registers: one entry a function, for a scalar or for all lanes of a vector alike.
+
+NumPy is the specification (`FUNCTIONS[name].evaluate`), plus: integer division by zero gives 0, the most negative
+integer divided by -1 wraps, and nothing traps. Elementary functions come from `codegen.math`.
+Invariant: the scalar and the vector form of a function give the same bits, so a loop's tail may use either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ingot.compiler.codegen import math
+from ingot.compiler.codegen.builder import I1, Builder, Value, constant, element_of
+from ingot.compiler.codegen.convert import convert
+from ingot.compiler.codegen.math.lanes import MathTarget
+from ingot.compiler.ir.types import DType, f32
+from ingot.compiler.target import Target
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One application of a function: where it is emitted and the dtype of its arguments."""
+
+    builder: Builder
+    target: Target
+    dtype: DType  # of the first argument that is not a condition
+    second: DType  # of the second argument: shifts take any integer
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.is_float
+
+    @property
+    def is_signed(self) -> bool:
+        return self.dtype.kind == "int"
+
+    @property
+    def sign(self) -> str:
+        return "s" if self.is_signed else "u"
+
+    def number(self, like_value: Value, value: float) -> Value:
+        return constant(like_value.type, value)
+
+    def intrinsic(self, name: str, *arguments: Value) -> Value:
+        return self.builder.intrinsic(name, arguments[0].type, *arguments)
+
+    def compare(self, relation: str, left: Value, right: Value) -> Value:
+        """NumPy's comparison: NaN is unequal to everything and in no order with anything."""
+        if self.is_float:
+            ordered = relation != "!="
+            return (self.builder.fcmp_ordered if ordered else self.builder.fcmp_unordered)(relation, left, right)
+        return self.builder.icmp(relation, left, right, self.sign)
+
+    def is_nan(self, x: Value) -> Value:
+        return self.builder.fcmp_unordered("uno", x, x)
+
+
+def apply(operation: Operation, name: str, arguments: list[Value]) -> Value:
+    """The function of arguments in register form, all scalars or all vectors of the same number of lanes."""
+    dtype = operation.dtype
+    if dtype.compute != dtype and name != "select":
+        return _apply_wide(operation, name, arguments)
+    function = _FUNCTIONS.get(name)
+    if function is not None:
+        return function(operation, *arguments)
+    emit = math.emit_unary if len(arguments) == 1 else math.emit_binary
+    facts = MathTarget(operation.target.has_fma, operation.target.has_round)
+    return Builder.operand(emit(name, operation.builder, *arguments, facts))  # type: ignore[arg-type]
+
+
+def _apply_wide(operation: Operation, name: str, arguments: list[Value]) -> Value:
+    """f16 and bf16: computed in f32 and rounded back."""
+    builder, target, dtype = operation.builder, operation.target, operation.dtype
+    wide = [convert(builder, target, argument, dtype, f32) for argument in arguments]
+    result = apply(Operation(builder, target, f32, f32), name, wide)
+    return result if element_of(result.type) == I1 else convert(builder, target, result, f32, dtype)
+
+
+def _add(op: Operation, x: Value, y: Value) -> Value:
+    return op.builder.fadd(x, y) if op.is_float else op.builder.add(x, y)
+
+
+def _sub(op: Operation, x: Value, y: Value) -> Value:
+    return op.builder.fsub(x, y) if op.is_float else op.builder.sub(x, y)
+
+
+def _mul(op: Operation, x: Value, y: Value) -> Value:
+    return op.builder.fmul(x, y) if op.is_float else op.builder.mul(x, y)
+
+
+def _fma(op: Operation, x: Value, y: Value, z: Value) -> Value:
+    if op.is_float and op.target.has_fma:
+        return op.intrinsic("fma", x, y, z)
+    return _add(op, _mul(op, x, y), z)
+
+
+def _neg(op: Operation, x: Value) -> Value:
+    return op.builder.fneg(x) if op.is_float else op.builder.neg(x)
+
+
+def _abs(op: Operation, x: Value) -> Value:
+    if op.is_float:
+        return op.intrinsic("fabs", x)
+    if not op.is_signed:
+        return x
+    return op.builder.intrinsic("abs", x.type, x, constant(I1, 0))
+
+
+def _sign(op: Operation, x: Value) -> Value:
+    zero, one = op.number(x, 0), op.number(x, 1)
+    positive = op.builder.select(op.compare(">", x, zero), one, zero)
+    if op.dtype.kind == "uint":
+        return positive
+    signed = op.builder.select(op.compare("<", x, zero), op.number(x, -1), positive)
+    return op.builder.select(op.is_nan(x), x, signed) if op.is_float else signed
+
+
+def _max(op: Operation, x: Value, y: Value) -> Value:
+    return _extremum(op, ">", "maximum", x, y)
+
+
+def _min(op: Operation, x: Value, y: Value) -> Value:
+    return _extremum(op, "<", "minimum", x, y)
+
+
+def _extremum(op: Operation, relation: str, name: str, x: Value, y: Value) -> Value:
+    """NaN wins. `x > y ? x : y` is one x86 instruction and keeps a NaN in y, so a constant stands first."""
+    builder = op.builder
+    if op.dtype.kind == "bool":
+        return builder.or_(x, y) if relation == ">" else builder.and_(x, y)
+    if not op.is_float:
+        return builder.intrinsic(f"{op.sign}{name[:3]}", x.type, x, y)
+    if not op.target.is_x86:
+        return op.intrinsic(name, x, y)
+    if _is_number(y):
+        x, y = y, x
+    larger = builder.select(builder.fcmp_ordered(relation, x, y), x, y)
+    return larger if _is_number(x) else builder.select(op.is_nan(x), x, larger)
+
+
+def _is_number(value: Value) -> bool:
+    return value.scope is None and value.ref != "poison" and "0x7ff8" not in value.ref and "0xfff8" not in value.ref
+
+
+def _div(op: Operation, x: Value, y: Value) -> Value:
+    return op.builder.fdiv(x, y)
+
+
+# --- integer division
+
+
+def _safe_divisor(op: Operation, x: Value, y: Value) -> tuple[Value, Value]:
+    """(a divisor that cannot trap, whether the true one is zero)"""
+    builder = op.builder
+    is_zero = builder.icmp("==", y, op.number(y, 0), "u")
+    unsafe = is_zero
+    if op.is_signed:
+        lowest = op.number(x, -(1 << (op.dtype.bits - 1)))
+        overflows = builder.and_(
+            builder.icmp("==", x, lowest, "u"), builder.icmp("==", y, op.number(y, -1), "u")
+        )
+        unsafe = builder.or_(is_zero, overflows)
+    # x / 1 is x and x % 1 is 0: just what wrapping division by -1 gives for the lowest integer
+    return builder.select(unsafe, op.number(y, 1), y), is_zero
+
+
+def _quotient(op: Operation, x: Value, y: Value) -> Value:
+    return op.builder.sdiv(x, y) if op.is_signed else op.builder.udiv(x, y)
+
+
+def _rest(op: Operation, x: Value, y: Value) -> Value:
+    return op.builder.srem(x, y) if op.is_signed else op.builder.urem(x, y)
+
+
+def _truncdiv(op: Operation, x: Value, y: Value) -> Value:
+    divisor, is_zero = _safe_divisor(op, x, y)
+    return op.builder.select(is_zero, op.number(x, 0), _quotient(op, x, divisor))
+
+
+def _floordiv(op: Operation, x: Value, y: Value) -> Value:
+    if op.is_float:
+        return _floor_divide_floats(op, x, y)
+    divisor, is_zero = _safe_divisor(op, x, y)
+    quotient = _quotient(op, x, divisor)
+    if op.is_signed:
+        below = _signs_differ(op, _rest(op, x, divisor), divisor)
+        quotient = op.builder.select(below, op.builder.sub(quotient, op.number(x, 1)), quotient)
+    return op.builder.select(is_zero, op.number(x, 0), quotient)
+
+
+def _mod(op: Operation, x: Value, y: Value) -> Value:
+    if op.is_float:
+        return _remainder_floats(op, x, y)
+    divisor, is_zero = _safe_divisor(op, x, y)
+    rest = _rest(op, x, divisor)
+    if op.is_signed:
+        rest = op.builder.select(_signs_differ(op, rest, divisor), op.builder.add(rest, divisor), rest)
+    return op.builder.select(is_zero, op.number(x, 0), rest)
+
+
+def _fmod(op: Operation, x: Value, y: Value) -> Value:
+    if op.is_float:
+        return _float_rest(op, x, y)
+    divisor, is_zero = _safe_divisor(op, x, y)
+    return op.builder.select(is_zero, op.number(x, 0), _rest(op, x, divisor))
+
+
+def _signs_differ(op: Operation, rest: Value, divisor: Value) -> Value:
+    """The rest is not zero and has the other sign than the divisor."""
+    zero = op.number(rest, 0)
+    differ = op.builder.icmp("<", op.builder.xor(rest, divisor), zero, "s")
+    return op.builder.and_(op.builder.icmp("!=", rest, zero, "u"), differ)
+
+
+# --- division of floats
+
+
+def _float_rest(op: Operation, x: Value, y: Value) -> Value:
+    return op.builder.frem(x, y)
+
+
+def _opposite(op: Operation, rest: Value, y: Value) -> Value:
+    """The rest is not zero and has the other sign than y."""
+    zero = op.number(rest, 0)
+    negative_rest, negative_y = op.compare("<", rest, zero), op.compare("<", y, zero)
+    nonzero = op.builder.fcmp_unordered("!=", rest, zero)
+    return op.builder.and_(nonzero, op.builder.xor(negative_rest, negative_y))
+
+
+def _remainder_floats(op: Operation, x: Value, y: Value) -> Value:
+    """The rest has the sign of y, also when it is zero."""
+    builder = op.builder
+    rest = _float_rest(op, x, y)
+    moved = builder.select(_opposite(op, rest, y), builder.fadd(rest, y), rest)
+    is_zero = builder.fcmp_ordered("==", rest, op.number(rest, 0))
+    return builder.select(is_zero, op.intrinsic("copysign", op.number(rest, 0), y), moved)
+
+
+def _floor_divide_floats(op: Operation, x: Value, y: Value) -> Value:
+    """Consistent with the remainder: (x - rest) / y is an integer but for rounding, and is rounded to it."""
+    builder = op.builder
+    rest = _float_rest(op, x, y)
+    divided = builder.fdiv(builder.fsub(x, rest), y)
+    divided = builder.select(_opposite(op, rest, y), builder.fsub(divided, op.number(x, 1)), divided)
+    floor = _round_with(op, "floor", divided)
+    excess = builder.fcmp_ordered(">", builder.fsub(divided, floor), op.number(x, 0.5))
+    floor = builder.select(excess, builder.fadd(floor, op.number(x, 1)), floor)
+    quotient = builder.fdiv(x, y)
+    signed_zero = op.intrinsic("copysign", op.number(x, 0), quotient)
+    is_zero = builder.fcmp_ordered("==", divided, op.number(x, 0))
+    result = builder.select(is_zero, signed_zero, floor)
+    by_zero = builder.fcmp_ordered("==", y, op.number(x, 0))
+    return builder.select(by_zero, quotient, result)
+
+
+def _round_with(op: Operation, name: str, x: Value) -> Value:
+    facts = MathTarget(op.target.has_fma, op.target.has_round)
+    return Builder.operand(math.emit_unary(name, op.builder, x, facts))  # type: ignore[arg-type]
+
+
+# --- powers of integers
+
+
+def _pow(op: Operation, x: Value, y: Value) -> Value:
+    if op.is_float:
+        facts = MathTarget(op.target.has_fma, op.target.has_round)
+        return Builder.operand(math.emit_binary("pow", op.builder, x, y, facts))  # type: ignore[arg-type]
+    builder, one = op.builder, op.number(x, 1)
+    result, base = one, x
+    for bit in range(op.dtype.bits - op.is_signed):
+        is_set = builder.icmp("!=", builder.and_(y, op.number(y, 1 << bit)), op.number(y, 0), "u")
+        result = builder.select(is_set, builder.mul(result, base), result)
+        base = builder.mul(base, base)
+    if not op.is_signed:
+        return result
+    # A negative power is the integer part of a fraction: 0, unless the base is 1 or -1.
+    odd = builder.icmp("!=", builder.and_(y, one), op.number(y, 0), "u")
+    minus_one = op.number(x, -1)
+    of_minus_one = builder.select(odd, minus_one, one)
+    is_one = builder.icmp("==", x, one, "u")
+    is_minus_one = builder.icmp("==", x, minus_one, "u")
+    fraction = builder.select(is_one, one, builder.select(is_minus_one, of_minus_one, op.number(x, 0)))
+    return builder.select(builder.icmp("<", y, op.number(y, 0), "s"), fraction, result)
+
+
+# --- bits
+
+
+def _not(op: Operation, x: Value) -> Value:
+    return op.builder.not_(x)
+
+
+def _shift(op: Operation, x: Value, y: Value, code: Callable[[Value, Value], Value], beyond: Value) -> Value:
+    """Shifts by the width or more, negative counts included, give `beyond`."""
+    builder, bits = op.builder, op.dtype.bits
+    too_far = builder.icmp(">=", y, op.number(y, bits), "u")
+    count = builder.and_(convert(builder, op.target, y, op.second, op.dtype), op.number(x, bits - 1))
+    return builder.select(too_far, beyond, code(x, count))
+
+
+def _shl(op: Operation, x: Value, y: Value) -> Value:
+    return _shift(op, x, y, op.builder.shl, op.number(x, 0))
+
+
+def _shr(op: Operation, x: Value, y: Value) -> Value:
+    if not op.is_signed:
+        return _shift(op, x, y, op.builder.lshr, op.number(x, 0))
+    return _shift(op, x, y, op.builder.ashr, op.builder.ashr(x, op.number(x, op.dtype.bits - 1)))
+
+
+# --- tests
+
+
+def _comparison(relation: str) -> Callable[..., Value]:
+    return lambda op, x, y: op.compare(relation, x, y)
+
+
+def _isnan(op: Operation, x: Value) -> Value:
+    return op.is_nan(x)
+
+
+def _isinf(op: Operation, x: Value) -> Value:
+    return op.builder.fcmp_ordered("==", op.intrinsic("fabs", x), op.number(x, float("inf")))
+
+
+def _select(op: Operation, condition: Value, yes: Value, no: Value) -> Value:
+    return op.builder.select(condition, yes, no)
+
+
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "add": _add, "sub": _sub, "mul": _mul, "fma": _fma, "neg": _neg, "abs": _abs, "sign": _sign,
+    "max": _max, "min": _min, "div": _div, "floordiv": _floordiv, "truncdiv": _truncdiv, "mod": _mod,
+    "fmod": _fmod, "pow": _pow, "not": _not, "shl": _shl, "shr": _shr, "select": _select,
+    "sqrt": lambda op, x: op.intrinsic("sqrt", x),
+    "rsqrt": lambda op, x: op.builder.fdiv(op.number(x, 1), op.intrinsic("sqrt", x)),
+    "copysign": lambda op, x, y: op.intrinsic("copysign", x, y),
+    "and": lambda op, x, y: op.builder.and_(x, y),
+    "or": lambda op, x, y: op.builder.or_(x, y),
+    "xor": lambda op, x, y: op.builder.xor(x, y),
+    "eq": _comparison("=="), "ne": _comparison("!="), "lt": _comparison("<"), "le": _comparison("<="),
+    "gt": _comparison(">"), "ge": _comparison(">="), "isnan": _isnan, "isinf": _isinf,
+}  # fmt: skip

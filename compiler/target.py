@@ -1,0 +1,139 @@
+"""What the compiler knows about a machine: instruction set, vector registers, caches, cores.
+
+A Target is a value: two equal targets give the same code. Detection happens here and nowhere else.
+Invariant: `features` names what `has_*` and `vector_bytes` promise, so LLVM can keep every promise.
+Non-goal: a model of latencies; recipes measure, targets only count.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+LINUX_X86 = "x86_64-unknown-linux-gnu"
+LINUX_ARM = "aarch64-unknown-linux-gnu"
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_SIZE_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to compile for. Byte sizes of caches are per core (l3: shared)."""
+
+    triple: str
+    cpu: str
+    features: str  # LLVM's notation: "+avx2,-avx512f"
+    vector_bytes: int
+    vector_registers: int
+    has_fma: bool
+    has_round: bool  # floor, ceil, trunc and rint are instructions
+    has_half: bool  # conversions between f16 and f32 are instructions
+    has_mask: bool  # loads and stores of 32- and 64-bit lanes take a mask
+    has_narrow_mask: bool  # so do those of 8- and 16-bit lanes
+    has_gather: bool  # a gather is worth more than scalar loads
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 512 << 10
+    l3_bytes: int = 8 << 20
+    cores: int = 1
+
+    @property
+    def architecture(self) -> str:
+        return self.triple.split("-")[0]
+
+    @property
+    def is_x86(self) -> bool:
+        return self.architecture == "x86_64"
+
+    def lanes(self, bytes_per_lane: int) -> int:
+        """Lanes of one vector register."""
+        return self.vector_bytes // bytes_per_lane
+
+    @staticmethod
+    @functools.cache
+    def host() -> Target:
+        """The machine this process runs on."""
+        features = dict(llvm.get_host_cpu_features())
+        names = ",".join(f"{'+' if present else '-'}{name}" for name, present in sorted(features.items()))
+        triple = llvm.get_default_triple()
+        present = frozenset(name for name, is_present in features.items() if is_present)
+        return _target(triple, llvm.get_host_cpu_name(), names, present, *_cache_bytes(), _usable_cores())
+
+    @staticmethod
+    def named(name: str) -> Target:
+        """`native`, or one of NAMED: a family of machines rather than one."""
+        if name in ("native", "host"):
+            return Target.host()
+        try:
+            triple, cpu, present = _FAMILIES[name]
+        except KeyError:
+            known = ", ".join(["native", *_FAMILIES])
+            raise ValueError(f"unknown target {name!r}; use one of {known}") from None
+        return _target(triple, cpu, "", present)
+
+
+_V2 = frozenset({"sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"})
+_V3 = _V2 | {"avx", "avx2", "fma", "f16c", "bmi", "bmi2"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}
+_FAMILIES: dict[str, tuple[str, str, frozenset[str]]] = {
+    "x86-64": (LINUX_X86, "x86-64", frozenset({"sse2"})),
+    "x86-64-v2": (LINUX_X86, "x86-64-v2", _V2),
+    "x86-64-v3": (LINUX_X86, "x86-64-v3", _V3),
+    "x86-64-v4": (LINUX_X86, "x86-64-v4", _V4),
+    "aarch64": (LINUX_ARM, "generic", frozenset({"neon"})),
+}
+NAMED = tuple(_FAMILIES)
+
+
+def _target(
+    triple: str,
+    cpu: str,
+    features: str,
+    present: frozenset[str],
+    l1_bytes: int = 32 << 10,
+    l2_bytes: int = 512 << 10,
+    l3_bytes: int = 8 << 20,
+    cores: int = 1,
+) -> Target:
+    is_arm = triple.startswith("aarch64")
+    wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= present
+    return Target(
+        triple=triple,
+        cpu=cpu,
+        features=features,
+        vector_bytes=64 if wide else 32 if "avx2" in present else 16,
+        vector_registers=32 if wide or is_arm else 16,
+        has_fma=is_arm or "fma" in present,
+        has_round=is_arm or "sse4.1" in present,
+        has_half=is_arm or "f16c" in present,
+        has_mask="avx2" in present,
+        has_narrow_mask=wide,
+        has_gather=wide,
+        l1_bytes=l1_bytes,
+        l2_bytes=l2_bytes,
+        l3_bytes=l3_bytes,
+        cores=cores,
+    )
+
+
+def _cache_bytes() -> tuple[int, int, int]:
+    """(l1 data, l2, l3) of core 0; a modest machine where the system does not say."""
+    sizes = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
+    for folder in sorted(_CACHES.glob("index*")):
+        try:
+            kind, level, size = (
+                (folder / name).read_text().strip() for name in ("type", "level", "size")
+            )
+            if kind != "Instruction":
+                sizes[int(level)] = int(size[:-1]) * _SIZE_UNITS[size[-1]]
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    return sizes[1], sizes[2], sizes[3]
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
