@@ -31,6 +31,10 @@ class ArgumentError(IngotRuntimeError, ValueError):
     """A call's arguments do not fit the program's inputs, states or outputs."""
 
 
+class OutOfMemoryError(IngotRuntimeError, MemoryError):
+    """There is no room for an output or for the program's scratch memory."""
+
+
 class ExecutionError(IngotRuntimeError):
     """The program ran and stopped at a check: an index out of range, a division by zero, ...
 

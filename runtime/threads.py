@@ -88,7 +88,7 @@ class PoolHandle:
         self.address = 0
 
     def renew(self) -> int:
-        """Give the handle workers again after a fork; the new address, 0 when there can be none."""
+        """Give the handle workers, at first and after a fork; its address, 0 when there can be none."""
         self.address = _SHARED.handle(self.threads)
         return self.address
 
@@ -129,9 +129,11 @@ os.register_at_fork(after_in_child=_SHARED.forget_workers)
 
 
 def shared_pool(image: LoadedImage, threads: int) -> PoolHandle:
-    """A handle for `threads` threads on the process's pool; it grows when more are asked for than before."""
+    """A handle for `threads` threads on the process's pool.
+
+    No thread is made before the first `renew`; the pool grows when more are asked for than before.
+    """
     _SHARED.lend(image)
     handle = PoolHandle(threads)
     _SHARED.handles.add(handle)
-    handle.renew()
     return handle

@@ -1,0 +1,369 @@
+"""A program that can be called: NumPy arrays in, NumPy arrays out.
+
+A call checks its arguments, fills a table of pointers and makes one foreign call; nothing is allocated but
+the outputs.  What does not change between calls (pointers of constants and states, shapes, the arena) is
+kept in contexts, one per call in flight, so several Python threads may call one executable at once.
+Programs that update states run one call at a time.
+
+Invariant: memory that a program writes is never memory it was given as an input.
+"""
+
+from __future__ import annotations
+
+import array
+import bisect
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ingot.runtime import abi
+from ingot.runtime.arguments import check_shape, check_target, convert_argument, order_arguments
+from ingot.runtime.errors import ArgumentError, ExecutionError, IngotRuntimeError, OutOfMemoryError
+from ingot.runtime.loader import LoadedImage
+from ingot.runtime.manifest import DimSpec, TensorSpec
+from ingot.runtime.profile import Profile
+from ingot.runtime.program import PathLike, Program
+from ingot.runtime.report import Report
+from ingot.runtime.shapes import Plan, Planner
+from ingot.runtime.storage import address_of, aligned_copy, aligned_empty
+from ingot.runtime.threads import PoolHandle, shared_pool, thread_limit
+
+_POINTER = ctypes.c_void_p
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
+_ENTRY_PROFILE = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 6)
+_USABLE = 0x101  # NumPy's flags: C-contiguous and aligned
+
+
+class _Context:
+    """Pointers and scratch memory of one call in flight."""
+
+    __slots__ = (
+        "address", "arena", "arena_address", "arena_bytes",
+        "failure", "failure_address", "generation", "pointers",
+    )  # fmt: skip
+
+    def __init__(self, pointers: array.array, generation: int) -> None:
+        self.pointers = pointers
+        self.address = pointers.buffer_info()[0]
+        self.generation = generation
+        self.failure = array.array("q", [0] * abi.FAILURE_WORDS)
+        self.failure_address = self.failure.buffer_info()[0]
+        self.arena: np.ndarray | None = None
+        self.arena_address = 0
+        self.arena_bytes = 0
+
+    def grow(self, size: int) -> None:
+        self.arena = None  # release the old one first: both together may not fit
+        try:
+            self.arena = aligned_empty((size,), np.dtype(np.uint8), size)
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"no room for the program's {size} bytes of scratch memory; compile with a memory_budget"
+            ) from None
+        self.arena_address = address_of(self.arena)
+        self.arena_bytes = size
+
+
+class Executable:
+    """A loaded program; make one with `ingot.compile` or `ingot.load`."""
+
+    def __init__(self, program: Program, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ArgumentError(f"threads must be at least 1, got {threads}")
+        program.check_target()
+        manifest = program.manifest
+        self.program = program
+        self.threads = threads if threads is not None else thread_limit()
+        self._image = LoadedImage(program.image)
+        self._planner = Planner(manifest, self._image)
+        self._entry = _ENTRY(self._image.address(abi.ENTRY))
+        self._pool: PoolHandle | None = None
+        if manifest.parallel and self.threads > 1:
+            self._pool = shared_pool(self._image, self.threads)
+        self._input_count = len(manifest.inputs)
+        self._input_dtypes = [spec.numpy_dtype for spec in manifest.inputs]
+        first_output = self._input_count + len(manifest.states) + len(manifest.constants)
+        self._returned = [
+            (index, first_output + index, spec.numpy_dtype)
+            for index, spec in enumerate(manifest.outputs)
+            if spec.name not in manifest.aliases
+        ]
+        self._constants = [aligned_copy(program.constants[spec.name]) for spec in manifest.constants]
+        self._states = {
+            spec.name: state for spec in manifest.states if (state := self._initial(spec)) is not None
+        }
+        self._lock = threading.Lock() if manifest.aliases else None
+        self._symbolic_states = [spec for spec in manifest.states if spec.static_shape is None]
+        self._contexts: list[_Context] = []
+        self._generation = 0
+        self._prepare_states()
+
+    # What it is
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Names and types of the arguments, in order."""
+        return self.program.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Names and types of what a call returns, in order."""
+        manifest = self.program.manifest
+        return tuple(spec for spec in manifest.outputs if spec.name not in manifest.aliases)
+
+    @property
+    def dims(self) -> tuple[DimSpec, ...]:
+        """Symbolic dims with their bounds."""
+        return self.program.manifest.dims
+
+    @property
+    def states(self) -> Mapping[str, np.ndarray]:
+        """The arrays that the program keeps and updates between calls; writing to them is allowed."""
+        return MappingProxyType(self._states)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Scratch bytes of a call: exact, or those at the upper bounds of the dims.
+
+        None when a dim has no upper bound, or one that no memory can hold.
+        """
+        bounds = tuple(dim.upper for dim in self.dims if dim.upper is not None)
+        if len(bounds) != len(self.dims):
+            return None
+        try:
+            return self._planner.plan(bounds).arena_bytes
+        except ArgumentError:
+            return None
+
+    def peak_bytes_for(self, **dims: int) -> int:
+        """Scratch bytes of a call with these dims."""
+        names = [dim.name for dim in self.dims]
+        if sorted(dims) != sorted(names):
+            raise ArgumentError(f"give a value for each of the dims {', '.join(names) or '(there are none)'}")
+        return self._planner.plan(tuple(dims[name] for name in names)).arena_bytes
+
+    def __repr__(self) -> str:
+        def listed(specs: Sequence[TensorSpec]) -> str:
+            return ", ".join(map(str, specs))
+
+        return f"Executable({listed(self.inputs)}) -> ({listed(self.outputs)})"
+
+    def save(self, path: PathLike) -> None:
+        """Write the program, with the values its states have now, for `ingot.load`."""
+        symbolic = {spec.name for spec in self._symbolic_states}
+        states = {name: state for name, state in self._states.items() if name not in symbolic}
+        manifest, image, constants = self.program.manifest, self.program.image, self.program.constants
+        Program(manifest, image, constants, states).save(path)
+
+    def explain(self) -> Report:
+        """What the compiler did, and why."""
+        return Report.of(self.program.manifest, self.peak_bytes)
+
+    # Calling it
+
+    def __call__(
+        self, *args: object, out: np.ndarray | Sequence[np.ndarray | None] | None = None, **kwargs: object
+    ) -> Any:
+        """Run the program; one output comes back as an array, several as a tuple, none as None.
+
+        `out`: an array (or a sequence of arrays or None) to write the outputs into.
+        """
+        return self._run(self._entry, (), args, kwargs, out)
+
+    def profile(self, *args: object, repeat: int = 10, **kwargs: object) -> Profile:
+        """Run the program `repeat` times after one warm-up and tell how long each kernel took."""
+        if abi.ENTRY_PROFILE not in self._image:
+            raise IngotRuntimeError("this program has no profiling entry point; compile it with profile=True")
+        kernels = self.program.manifest.kernels
+        entry = _ENTRY_PROFILE(self._image.address(abi.ENTRY_PROFILE))
+        times = array.array("q", bytes(8 * max(1, len(kernels))))
+        address = times.buffer_info()[0]
+        self._run(entry, (address,), args, kwargs, None)
+        times[:] = array.array("q", bytes(8 * len(times)))
+        start = time.perf_counter_ns()
+        for _ in range(repeat):
+            self._run(entry, (address,), args, kwargs, None)
+        return Profile.of(kernels, times, time.perf_counter_ns() - start, repeat)
+
+    def bind_state(self, name: str, value: np.ndarray) -> None:
+        """Use this array as a state, sharing its memory: updates by the program are seen in it."""
+        spec = next((spec for spec in self.program.manifest.states if spec.name == name), None)
+        if spec is None:
+            known = ", ".join(spec.name for spec in self.program.manifest.states)
+            raise ArgumentError(f"there is no state {name!r}; the states are {known or 'none'}")
+        check_target(spec, value, "state")
+        if spec.static_shape is not None:
+            check_shape(spec, value.shape, spec.static_shape, {})
+        self._states[name] = value
+        self._prepare_states()
+
+    def _run(self, entry, extra: tuple[int, ...], args: tuple, kwargs: dict[str, object], out) -> Any:
+        arrays = self._check_arguments(args, kwargs)
+        if self._symbolic_states:
+            self._require_states()
+        plan = self._planner.static or self._planner.bind(arrays, self._state_list)
+        for position, value in enumerate(arrays):
+            if value.shape != plan.input_shapes[position]:
+                check_shape(
+                    self.inputs[position], value.shape, plan.input_shapes[position], self._named(plan)
+                )
+        if self._symbolic_states:
+            self._check_state_shapes(plan)
+        if self._mutable_starts:
+            arrays = [self._apart_from_states(value) for value in arrays]
+        results = self._allocate(plan) if out is None else self._check_out(plan, out, arrays)
+        if self._lock is None:
+            self._invoke(entry, extra, plan, arrays, results)
+        else:
+            with self._lock:
+                self._invoke(entry, extra, plan, arrays, results)
+        if len(results) == 1:
+            return results[0]
+        return tuple(results) if results else None
+
+    def _check_arguments(self, args: tuple, kwargs: dict[str, object]) -> list[np.ndarray]:
+        if kwargs or len(args) != self._input_count:
+            args = tuple(order_arguments(self.inputs, args, kwargs))
+        arrays: list[np.ndarray] = []
+        for value, dtype in zip(args, self._input_dtypes, strict=True):
+            if (
+                type(value) is not np.ndarray
+                or value.dtype is not dtype
+                or value.flags.num & _USABLE != _USABLE
+            ):
+                value = convert_argument(self.inputs[len(arrays)], value)
+            arrays.append(value)
+        return arrays
+
+    def _invoke(self, entry, extra: tuple[int, ...], plan: Plan, arrays: list, results: list) -> None:
+        context = self._take_context()
+        try:
+            if context.arena_bytes < plan.arena_bytes:
+                context.grow(plan.arena_bytes)
+            pointers = context.pointers
+            for slot, value in enumerate(arrays):
+                pointers[slot] = address_of(value)
+            for (_, slot, _), value in zip(self._returned, results, strict=True):
+                pointers[slot] = address_of(value)
+            pool = 0
+            if self._pool is not None:
+                pool = self._pool.address or self._pool.renew()
+            code = entry(
+                context.address,
+                plan.dims_address,
+                context.arena_address,
+                pool,
+                context.failure_address,
+                *extra,
+            )
+            if code:
+                details = tuple(context.failure)
+                text = abi.describe_failure(code, details, self.program.manifest.sites)
+                raise ExecutionError(text, code, details)
+        finally:
+            self._contexts.append(context)
+
+    def _take_context(self) -> _Context:
+        """A context nobody else uses; contexts made before the last change of a state's array are dropped."""
+        while True:
+            try:
+                context = self._contexts.pop()
+            except IndexError:
+                return _Context(array.array("Q", self._pointers), self._generation)
+            if context.generation == self._generation:
+                return context
+
+    # Outputs
+
+    def _allocate(self, plan: Plan) -> list[np.ndarray]:
+        try:
+            return [
+                aligned_empty(plan.output_shapes[index], dtype, plan.output_bytes[index])
+                for index, _, dtype in self._returned
+            ]
+        except MemoryError:
+            sizes = sum(plan.output_bytes[index] for index, _, _ in self._returned)
+            raise OutOfMemoryError(f"no room for outputs of {sizes} bytes") from None
+
+    def _check_out(self, plan: Plan, out, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        given = [out] if isinstance(out, np.ndarray) else list(out)
+        if len(given) != len(self._returned):
+            raise ArgumentError(f"out has {len(given)} arrays, the program returns {len(self._returned)}")
+        results: list[np.ndarray] = []
+        for value, spec, (index, _, dtype) in zip(given, self.outputs, self._returned, strict=True):
+            if value is None:
+                value = aligned_empty(plan.output_shapes[index], dtype, plan.output_bytes[index])
+            else:
+                check_target(spec, value, "output")
+                check_shape(spec, value.shape, plan.output_shapes[index], self._named(plan))
+                others = [*arrays, *self._state_list, *results]
+                if any(np.may_share_memory(value, other) for other in others):
+                    raise ArgumentError(
+                        f"output {spec.name!r} shares memory with an input, a state or another output"
+                    )
+            results.append(value)
+        return results
+
+    # States
+
+    def _initial(self, spec: TensorSpec) -> np.ndarray | None:
+        """A state's first array; None when its shape is known only once an array is bound to it."""
+        shape = spec.static_shape
+        if shape is None:
+            return None
+        initial = self.program.initial_states.get(spec.name)
+        size = int(np.prod(shape, dtype=np.int64)) * spec.numpy_dtype.itemsize
+        state = aligned_empty(shape, spec.numpy_dtype, size)
+        state[...] = 0 if initial is None else initial
+        return state
+
+    def _prepare_states(self) -> None:
+        """Derive from the states' arrays what a call needs; contexts made before become invalid."""
+        manifest = self.program.manifest
+        empty = np.empty(0, np.uint8)
+        self._state_list = [self._states.get(spec.name, empty) for spec in manifest.states]
+        states = dict(zip([spec.name for spec in manifest.states], self._state_list, strict=True))
+        aliased = [manifest.aliases.get(spec.name) for spec in manifest.outputs]
+        self._pointers = [
+            *([0] * self._input_count),
+            *map(address_of, self._state_list),
+            *map(address_of, self._constants),
+            *(0 if name is None else address_of(states[name]) for name in aliased),
+        ]
+        mutable = [states[name] for name in manifest.aliases.values() if states[name].size]
+        ranges = sorted((address_of(state), address_of(state) + state.nbytes) for state in mutable)
+        self._mutable_starts = [start for start, _ in ranges]
+        self._mutable_ends = [end for _, end in ranges]
+        self._generation += 1
+
+    def _require_states(self) -> None:
+        for spec in self._symbolic_states:
+            if spec.name not in self._states:
+                raise ArgumentError(f"state {spec} has symbolic dims; give it an array with bind_state first")
+
+    def _check_state_shapes(self, plan: Plan) -> None:
+        for spec in self._symbolic_states:
+            index = self.program.manifest.states.index(spec)
+            check_shape(spec, self._states[spec.name].shape, plan.state_shapes[index], self._named(plan))
+
+    def _apart_from_states(self, value: np.ndarray) -> np.ndarray:
+        """The value, copied when it overlaps a state that the program is about to change."""
+        start = address_of(value)
+        following = bisect.bisect_left(self._mutable_starts, start + value.nbytes)
+        if following and self._mutable_ends[following - 1] > start:
+            return value.copy()
+        return value
+
+    def _named(self, plan: Plan) -> dict[str, int]:
+        return self._planner.named(plan.dims)
+
+
+def load(path: PathLike, threads: int | None = None, verify: bool = False) -> Executable:
+    """Load a saved program; `verify` also compares the checksums of its weights."""
+    return Executable(Program.load(os.fspath(path), verify), threads)
