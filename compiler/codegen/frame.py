@@ -34,11 +34,12 @@ class Lanes:
 class Sites:
     """The places where a function can fail, numbered as they appear."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
         self.numbers: dict[str, int] = {}
 
     def number(self, site: str) -> int:
-        return self.numbers.setdefault(site, len(self.numbers))
+        return self.numbers.setdefault(site, self.start + len(self.numbers))
 
 
 class Frame:

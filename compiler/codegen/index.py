@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llvmlite import ir
-
 from ingot.compiler.codegen.builder import I64, Builder, Value, constant, integer, lane_constants
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque, Variable
@@ -102,14 +100,17 @@ class Indices:
         terms = self._term_values(dim)
         if dim.constant:
             # next to the outermost term: the sum leaves the loops together with it
-            terms[0] = self.builder.index_binary("add nsw", terms[0], integer(dim.constant))
+            terms[0] = self._combine("add nsw", terms[0], integer(dim.constant))
         return self._added(terms)
 
     def _added(self, terms: list[Value]) -> Value:
         total = terms[0]
         for term in terms[1:]:
-            total = self.builder.index_binary("add nsw", total, term)
+            total = self._combine("add nsw", total, term)
         return total
+
+    def _combine(self, code: str, left: Value, right: Value) -> Value:
+        return self.builder.index_binary(code, left, right)
 
     def _term_values(self, dim: symbolic.Expr) -> list[Value]:
         """The terms without the constant, the outermost first."""
@@ -125,10 +126,10 @@ class Indices:
         values = [value for atom, power in factors for value in [self._atom(atom)] * power]
         values.sort(key=_depth)
         if coefficient != 1:
-            values[0] = self.builder.index_binary("mul nsw", values[0], integer(coefficient))
+            values[0] = self._combine("mul nsw", values[0], integer(coefficient))
         product = values[0]
         for value in values[1:]:
-            product = self.builder.index_binary("mul nsw", product, value)
+            product = self._combine("mul nsw", product, value)
         return product
 
     def _atom(self, atom: Atom) -> Value:
