@@ -39,7 +39,7 @@ from ingot.compiler.ir.symbolic import (
 
 n, m = Symbol("n"), Symbol("m")
 maybe_zero = Symbol("maybe_zero", 0)
-negative = Symbol("negative", -9, -1)
+negative, any_sign = Symbol("negative", -9, -1), Symbol("any_sign", -9, 9)
 i, j = Variable("i", 0, m - 1), Variable("j", 0, n - 1)
 k4, k16 = Variable("k4", 0, 3), Variable("k16", 0, 15)
 x = Variable("x", 0)
@@ -189,7 +189,8 @@ def test_copies_are_the_same_and_pickles_are_equal(dim: Dim):
         ((anything // n) // m, anything // (n * m)),
         ((x % 8) % 4, x % 4),
         ((anything % (n * m)) % n, anything % n),
-        ((3 * (x % 8) + n) % 12, (3 * (x % 8) + n) % 12),
+        ((3 * (x % 8) + n) % 12, (3 * x + n) % 12),
+        ((anything // negative) // 2, -anything // (-2 * negative)),
         ((x % 8) // 4, (x // 4) % 2),
         (((i * n + j) * m) // (n * m), i),
         ((anything + n) // n, anything // n + 1),
@@ -234,12 +235,31 @@ def test_division_simplifies(dim: Dim, expected: Dim):
         (x - x % 4, 4 * (x // 4)),
         (n + anything - m * (anything // m), n + anything % m),
         (x + 3 - 4 * ((x + 3) // 4), (x + 3) % 4),
-        (8 * (x // 4) + x % 4, 8 * (x // 4) + x % 4),
     ],
     ids=str,
 )
 def test_quotient_and_remainder_recombine(dim: Dim, expected: Dim):
     assert dim == expected
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (row // n, "row//n"),
+        (row % n, "row % n"),
+        ((row - n) // n, "row//n - 1"),
+        ((x % 6) // 4, "(x % 6)//4"),
+        ((x % 6) % 4, "(x % 6) % 4"),
+        ((2 * (x % 8) + n) % 12, "(n + 2*(x % 8)) % 12"),
+        (8 * (x // 4) + x % 4, "8*(x//4) + x % 4"),
+        (4 * (x // 4) + (x + 1) % 4, "4*(x//4) + (x + 1) % 4"),
+        (2 * x - 4 * (x // 4), "2*x - 4*(x//4)"),
+        ((4 * i + k16) // 8, "(4*i + k16)//8"),
+        ((x // 2) // any_sign, "(x//2)//any_sign"),
+    ],
+)
+def test_what_only_looks_alike_stays(dim: Dim, text: str):
+    assert to_text(dim) == text
 
 
 def test_division_by_zero_says_what_was_divided():
@@ -381,6 +401,13 @@ window, tap = Variable("window", 0, (height - 3) // 2), Variable("tap", 0, 2)
         (less_equal(x // 4, x), True),
         (less_equal(x % n, x), True),
         (less_equal(anything // 4, anything), None),
+        (less_equal(minimum(x, 4 * anything + 3) // 4, anything), True),
+        (less_equal(minimum(x, 4 * anything + 4) // 4, anything), None),
+        (less_equal(anything, maximum(x, 4 * anything) // 4), True),
+        (less_equal(anything, maximum(x, 4 * anything - 1) // 4), None),
+        (less_equal(2 * anything, 2 * (maximum(x, 4 * anything) // 4) + 1), True),
+        (less_equal(x - 1, 2 * (x // 2)), True),
+        (less_equal(x, 2 * (x // 2)), None),
         (less_equal(minimum(anything, n), n), True),
         (less_equal(n, maximum(anything, n)), True),
         (is_nonnegative(n * m - n - m + 1), True),

@@ -33,7 +33,7 @@ from ingot.compiler.ir.symbolic.expression import (
     scale,
     size_of,
 )
-from ingot.compiler.ir.symbolic.polynomial import polynomial_in
+from ingot.compiler.ir.symbolic.polynomial import build_combined, polynomial_in
 
 MEMO_ENTRIES = 1 << 13
 PROOF_TERMS = 64  # larger sums are only bounded by the intervals of their terms
@@ -94,6 +94,7 @@ def proves_positive(dim: Dim) -> bool:
 def proves_nonnegative(dim: Dim) -> bool:
     """Whether dim >= 0 is proven."""
     for _ in range(PROOF_STEPS):
+        dim = _without_common_factor(dim)
         if _has_nonnegative_bound(dim):
             return True
         cleared = _clear_quotient(dim)
@@ -101,6 +102,17 @@ def proves_nonnegative(dim: Dim) -> bool:
             return False
         dim = cleared
     return False
+
+
+def _without_common_factor(dim: Dim) -> Dim:
+    """A dim of the same sign: g*y + c >= 0 exactly where y + c//g >= 0."""
+    if isinstance(dim, int) or not dim._terms:
+        return dim
+    factor = math.gcd(*dim._terms.values())
+    if factor == 1:
+        return dim
+    terms = {monomial: coefficient // factor for monomial, coefficient in dim._terms.items()}
+    return build_combined(terms, dim.constant // factor)
 
 
 def _has_nonnegative_bound(dim: Dim) -> bool:
@@ -114,7 +126,7 @@ def _clear_quotient(dim: Dim) -> Dim | None:
     """A dim with one floor division less that can only be non-negative if this dim is.
 
     With d >= 1: c*(x//d) + r >= 0 follows from c*(x - d + 1) + d*r >= 0 when c >= 0, from c*x + d*r >= 0 when
-    c <= 0, and for c == -1 already from d*r + d - 1 - x >= 0.
+    c <= 0, and already from x + d*r >= 0 when c == 1, from d*r + d - 1 - x >= 0 when c == -1.
     """
     if isinstance(dim, int) or not dim._divides or len(dim._terms) > SEARCH_TERMS or not _is_tractable(dim):
         return None
@@ -124,6 +136,8 @@ def _clear_quotient(dim: Dim) -> Dim | None:
         if powers.keys() != {0, 1} or not proves_positive(atom.divisor):
             continue
         coefficient, rest = powers[1], multiply(powers[0], atom.divisor)
+        if coefficient == 1:
+            return rest + atom.dividend
         if coefficient == -1:
             return rest + atom.divisor - 1 - atom.dividend
         if _has_nonnegative_bound(coefficient):
