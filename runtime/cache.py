@@ -30,12 +30,16 @@ _SHRINK_TO = 0.9  # of the bound, so that not every entry written at the bound c
 
 
 class Cache:
-    """`get` and `put` bytes by key; any text may be a key."""
+    """`get` and `put` bytes by key; any text may be a key.
 
-    def __init__(self, directory: Path | None, maximum_bytes: int = settings.DEFAULT_CACHE_BYTES) -> None:
-        self.directory = directory if directory is not None and _prepare(directory) else None
-        self.maximum_bytes = maximum_bytes
-        self._written_since_scan = maximum_bytes  # scan at the first entry
+    Without arguments, the cache that the environment asks for (runtime/settings.py).
+    """
+
+    def __init__(self, directory: Path | None = None, maximum_bytes: int | None = None) -> None:
+        wanted = directory if directory is not None else settings.cache_directory()
+        self.directory = wanted if wanted is not None and _prepare(wanted) else None
+        self.maximum_bytes = settings.cache_bytes() if maximum_bytes is None else maximum_bytes
+        self._written_since_scan = self.maximum_bytes  # scan at the first entry
 
     def get(self, key: str) -> bytes | None:
         """The contents stored under a key, or None."""
@@ -88,11 +92,6 @@ class Cache:
             total -= size
             if total <= self.maximum_bytes * _SHRINK_TO:
                 break
-
-
-def default_cache() -> Cache:
-    """The cache that the environment asks for (runtime/settings.py)."""
-    return Cache(settings.cache_directory(), settings.cache_bytes())
 
 
 def _prepare(directory: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.runtime.cache import Cache, default_cache
+from ingot.runtime.cache import Cache
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,8 +102,9 @@ def test_abandoned_temporary_files_are_removed(directory: Path) -> None:
     assert not abandoned.exists()
 
 
-def test_no_directory_means_no_cache() -> None:
-    cache = Cache(None)
+def test_no_directory_means_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_CACHE_DIR", "")
+    cache = Cache()
     cache.put("key", b"contents")
     assert cache.get("key") is None
 
@@ -135,13 +136,13 @@ def test_a_directory_that_vanishes_is_an_empty_one(directory: Path) -> None:
 def test_the_environment_chooses(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGOT_CACHE_DIR", str(directory))
     monkeypatch.setenv("INGOT_CACHE_BYTES", "12345")
-    cache = default_cache()
+    cache = Cache()
     assert (cache.directory, cache.maximum_bytes) == (directory, 12345)
     monkeypatch.setenv("INGOT_CACHE_DIR", "")
-    assert default_cache().directory is None
+    assert Cache().directory is None
     monkeypatch.delenv("INGOT_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(directory))
-    assert default_cache().directory == directory / "ingot"
+    assert Cache().directory == directory / "ingot"
 
 
 def test_several_processes_write_and_read_at_once(directory: Path) -> None:
