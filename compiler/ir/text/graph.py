@@ -37,9 +37,11 @@ _LITERAL_FIELDS = frozenset({"data", "dtype", "shape"})
 _LONGEST_LITERAL = 64  # elements; longer ones are written as bytes
 
 
-def print_graph(graph: Graph) -> str:
+def print_graph(graph: Graph, *, sources: bool = True) -> str:
+    """The graph as text; `sources` says whether to tell where values came from."""
     symbols = symbols_in(_graph_dims(graph))
     writer = _GraphWriter(symbols)
+    writer.sources = sources
     return "\n".join([*writer.declarations(symbols), *writer.graph(graph)]) + "\n"
 
 
@@ -72,6 +74,8 @@ def op_name(op: Any) -> str:
 
 
 class _GraphWriter(Writer):
+    sources = True
+
     def graph(self, graph: Graph) -> Iterator[str]:
         labels = _labels(graph)
         inputs = ", ".join([self._input(v, labels) for v in graph.inputs])
@@ -106,7 +110,7 @@ class _GraphWriter(Writer):
         yield from (f"  {line}" for line in lines[1:])
 
     def _source(self, source: Source | None) -> str:
-        if source is None:
+        if source is None or not self.sources:
             return ""
         text = f" text {string(source.text)}" if source.text else ""
         node = f" node {string(source.node)}" if source.node else ""

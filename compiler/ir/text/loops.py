@@ -33,21 +33,22 @@ from ingot.compiler.ir.traverse import function_dims, functions_of, symbols_in
 _KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "unrolled", "vector")
 
 
-def print_function(function: Function) -> str:
+def print_function(function: Function, *, neutral: bool = False) -> str:
+    """The function as text. With `neutral` names, functions that differ in names alone have the same text."""
     functions = functions_of(function)
     symbols = symbols_in(dim for each in functions for dim in function_dims(each))
-    names = Names()
+    names = Names((), neutral)
     for each in functions:
         names.declare(each)
     lines = Writer(symbols).declarations(symbols)
     for each in functions:
-        lines.extend(_FunctionWriter(symbols, names).function(each))
+        lines.extend(_FunctionWriter(symbols, names, neutral).function(each))
     return "\n".join(lines) + "\n"
 
 
 class _FunctionWriter(Writer):
-    def __init__(self, symbols: Sequence[Symbol], functions: Names) -> None:
-        super().__init__(symbols)
+    def __init__(self, symbols: Sequence[Symbol], functions: Names, neutral: bool) -> None:
+        super().__init__(symbols, neutral)
         self.functions = functions
 
     def function(self, function: Function) -> Iterator[str]:

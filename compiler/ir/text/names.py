@@ -28,9 +28,11 @@ def quoted(name: str) -> str:
 
 
 class Names:
-    """Objects with a `name` -> unique names. Names that are all different stay as they are."""
+    """Objects with a `name` -> unique names. Names that are all different stay as they are, unless names are
+    `neutral`: then only symbols keep theirs, and what differs in names alone gets the same names."""
 
-    def __init__(self, symbols: Iterable[Symbol] = ()) -> None:
+    def __init__(self, symbols: Iterable[Symbol] = (), neutral: bool = False) -> None:
+        self._neutral = neutral
         self._names: dict[object, str] = {}
         self._used: dict[str, int] = {}  # name -> how often it was wanted again
         for symbol in symbols:
@@ -38,7 +40,10 @@ class Names:
 
     def declare(self, item: object) -> str:
         """A new name for an object that is declared here, also when it was declared elsewhere before."""
-        self._names[item] = name = self._unique(getattr(item, "name", "") or "unnamed")
+        wanted = getattr(item, "name", "") or "unnamed"
+        if self._neutral and not isinstance(item, Symbol):
+            wanted = type(item).__name__.lower()
+        self._names[item] = name = self._unique(wanted)
         return name
 
     def of(self, item: object) -> str:

@@ -15,13 +15,14 @@ from ingot.compiler.ir.text.write import Writer
 from ingot.compiler.ir.traverse import kernel_dims, symbols_in
 
 
-def print_kernel(kernel: Kernel) -> str:
+def print_kernel(kernel: Kernel, *, neutral: bool = False) -> str:
+    """The kernel as text. With `neutral` names, kernels that differ in names alone have the same text."""
     symbols = symbols_in(kernel_dims(kernel))
-    writer = Writer(symbols)
+    writer = Writer(symbols, neutral)
     lines = writer.declarations(symbols)
     inputs = ", ".join([writer.buffer(b) for b in kernel.inputs])
     outputs = ", ".join([writer.buffer(b) for b in kernel.outputs])
-    lines.append(f"kernel {quoted(kernel.name)}({inputs}) -> ({outputs}) {{")
+    lines.append(f"kernel {'neutral' if neutral else quoted(kernel.name)}({inputs}) -> ({outputs}) {{")
     known = {*kernel.inputs, *kernel.outputs}
     for definition in kernel.definitions:
         lines.extend(f"  {line}" for line in _definition(writer, definition, definition.buffer in known))

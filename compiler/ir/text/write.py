@@ -87,8 +87,8 @@ def _term(coefficient: int, factors: Sequence[tuple[int, str]]) -> str:
 class Writer:
     """Text of dims, types and scalars under unique names."""
 
-    def __init__(self, symbols: Iterable[Symbol] = ()) -> None:
-        self.names = Names(symbols)
+    def __init__(self, symbols: Iterable[Symbol] = (), neutral: bool = False) -> None:
+        self.names = Names(symbols, neutral)
 
     def name(self, item: object) -> str:
         return quoted(self.names.of(item))
