@@ -24,19 +24,20 @@ from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, input_of
 from ingot.compiler.ir.interpret.graph import run_graph
-from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.text.dump import load_dump, save_dump
 from ingot.compiler.ir.text.graph import parse_graph, print_graph
 from ingot.compiler.ir.text.loops import print_function
 from ingot.compiler.ir.text.tensor import print_kernel
 from ingot.compiler.ir.traverse import symbols_in
 from ingot.compiler.ir.types import TensorType, dim_text
-from ingot.compiler.ir.verify import verify_graph
+from ingot.compiler.ir.verify.graph import verify_graph
 from ingot.compiler.ops.base import Op
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import Decompose
 from ingot.compiler.passes.fold_constants import split_constants
 from ingot.compiler.passes.rewriting import Pass
+from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.report import build_report
 from ingot.compiler.schedule.choose import schedule
 from ingot.compiler.target import Target
@@ -46,7 +47,8 @@ from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
 from ingot.runtime.program import Program
 
 PASSES: tuple[Pass, ...] = (
-    Decompose(),
+    Decompose(),  # composite ops have no way down of their own
+    Simplify(),  # gradients and decompositions leave neutral elements and literals behind
 )
 
 MAXIMUM_BYTES = 1 << 47  # more than a process can address
@@ -79,7 +81,15 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     dumper.graph("constants", split.main)
     assembly = assemble(split.main, lambda kernel: schedule(kernel, target), options.fuse)
     dumper.assembly(assembly)
-    code = compile_functions(assembly.entry, target, options.workers)
+    code = compile_functions(
+        assembly.entry,
+        target,
+        options.workers,
+        dims=dims_of(split.main),
+        arena_bytes=assembly.arena_bytes,
+        shapes=_public_shapes(split.main),
+        profile=options.profile,
+    )
     dumper.code(code)
     report = build_report(split.main, assembly, split.reasons)
     manifest = _manifest(split.main, assembly, code, target, report)
@@ -200,6 +210,12 @@ def _manifest(
         report=report,
         parallel=code.parallel,
     )
+
+
+def _public_shapes(graph: Graph) -> tuple[Dim, ...]:
+    """The extents of arguments, states and outputs, one after another."""
+    values = (*graph.inputs_with("argument"), *graph.inputs_with("state"), *graph.outputs)
+    return tuple(d for v in values for d in v.shape)
 
 
 def dims_of(graph: Graph) -> tuple[Symbol, ...]:
