@@ -4,9 +4,11 @@ from ingot.compiler.ops import (
     composite,
     contraction,
     control,
+    convolution,
     elementwise,
     indexing,
     movement,
+    ordering,
     reduction,
     structure,
 )
@@ -15,9 +17,11 @@ __all__ = [
     "composite",
     "contraction",
     "control",
+    "convolution",
     "elementwise",
     "indexing",
     "movement",
+    "ordering",
     "reduction",
     "structure",
 ]

@@ -255,6 +255,8 @@ class Pad(Op):
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
         for axis, (extent, low, high) in enumerate(zip(x.shape, self.low, self.high, strict=True)):
+            if (low, high) == (0, 0):
+                continue
             places = np.arange(extent + low + high) - low  # type: ignore[operator]
             if self.mode != "constant":
                 x = np.take(x, [_source(self.mode, int(p), extent) for p in places], axis)

@@ -10,6 +10,7 @@ import numpy as np
 from ingot.compiler import autodiff
 from ingot.compiler.ir.graph import Builder, Graph, Value, results_of
 from ingot.compiler.ir.interpret import run_graph
+from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import DType, TensorType, f64, type_of
 from ingot.compiler.ops.base import Node, Op, Sample
 
@@ -160,13 +161,15 @@ def directional_difference(
     return (4 * difference(step / 2) - difference(step)) / 3
 
 
-def differentiable_in(graph: Graph) -> bool:
-    """Whether differences mean something: some output is computed in double precision."""
-    return any(is_double(v) for v in graph.outputs)
-
-
 def result_types(op: Op, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
     return results_of(op.infer(*types))
+
+
+def with_symbolic_dims(types: Iterable[TensorType]) -> list[TensorType]:
+    """Every dim above 1 as a symbol; equal dims as the same symbol."""
+    return [
+        t.with_shape(Symbol(f"d{d}") if isinstance(d, int) and d > 1 else d for d in t.shape) for t in types
+    ]
 
 
 def dtype_names(types: Iterable[TensorType]) -> str:

@@ -1,6 +1,7 @@
 """The tests every op gets for nothing: each op of the registry, on each of its samples, at every level.
 
     infer == evaluate           the type rule tells the truth
+    symbolic == evaluate        the same code is right when dims are only known at run time
     text round trip             what is printed is what was built
     way down == evaluate        index notation, decomposition or loops compute the NumPy meaning
     compiled == evaluate        and so does native code
@@ -24,8 +25,8 @@ from ingot.compiler import autodiff
 from ingot.compiler.ir import interpret, loops, tensor, text
 from ingot.compiler.ir.graph import Graph
 from ingot.compiler.ir.scalar import Buffer
-from ingot.compiler.ir.types import TensorType, type_of
-from ingot.compiler.ops.base import Op, Sample
+from ingot.compiler.ir.types import TensorType, f64, type_of
+from ingot.compiler.ops.base import Op, OpTypeError, Sample
 from tests.ops import harness
 
 OPS = dict(sorted(Op.registry.items()))
@@ -87,14 +88,14 @@ def test_text_reads_back(sample: Sample):
 
 @pytest.mark.parametrize("sample", with_way_down("lower"))
 def test_index_notation_computes_the_meaning(sample: Sample, args: harness.Arrays):
-    kernel = kernel_of(sample.op, args)
+    kernel = kernel_of(sample.op, types_of(sample))
     found = interpret.run_kernel(kernel, args)
     harness.assert_same(found, harness.evaluate(sample.op, *args))
 
 
-def kernel_of(op: Op, args: harness.Arrays) -> tensor.Kernel:
-    inputs = tuple(Buffer(f"x{n}", type_of(a).dtype, type_of(a).shape) for n, a in enumerate(args))
-    (type_,) = harness.result_types(op, [b.type for b in inputs])
+def kernel_of(op: Op, types: list[TensorType]) -> tensor.Kernel:
+    inputs = tuple(Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(types))
+    (type_,) = harness.result_types(op, types)
     output = Buffer("y", type_.dtype, type_.shape)
     variables = tensor.axes(type_.shape)
     value = op.lower(type_, variables, *map(tensor.BufferReader, inputs))
@@ -109,7 +110,7 @@ def test_decomposition_computes_the_meaning(sample: Sample, args: harness.Arrays
 
 @pytest.mark.parametrize("sample", with_way_down("loops"))
 def test_loops_compute_the_meaning(sample: Sample, args: harness.Arrays):
-    function = function_of(sample.op, args)
+    function = function_of(sample.op, types_of(sample))
     expected = harness.evaluate(sample.op, *args)
     forward, backward = (run_loops(function, args, expected, order) for order in ("forward", "reverse"))
     harness.assert_same(forward, expected)
@@ -125,11 +126,44 @@ def run_loops(
     return results
 
 
-def function_of(op: Op, args: harness.Arrays) -> loops.Function:
-    types = [type_of(a) for a in args]
+def function_of(op: Op, types: list[TensorType]) -> loops.Function:
     inputs = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(types)]
     outputs = [Buffer(f"y{n}", t.dtype, t.shape) for n, t in enumerate(harness.result_types(op, types))]
     return loops.Function(op.name, (*inputs, *outputs), op.loops(outputs, inputs))
+
+
+def symbolic_samples() -> list[Any]:
+    """Samples whose op also takes dims that are not known; one for each op and shapes."""
+    chosen: dict[Any, Any] = {}
+    for parameter in with_way_down("lower", "decompose", "loops"):
+        sample = parameter.values[0]
+        types = harness.with_symbolic_dims(types_of(sample))
+        key = (sample.op, *(t.shape for t in types))
+        if types != types_of(sample) and key not in chosen and accepts(sample.op, types):
+            chosen[key] = parameter
+    return list(chosen.values())
+
+
+def accepts(op: Op, types: list[TensorType]) -> bool:
+    try:
+        op.infer(*types)
+    except OpTypeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("sample", symbolic_samples())
+def test_symbolic_dims_compute_the_meaning(sample: Sample, args: harness.Arrays):
+    types = harness.with_symbolic_dims(types_of(sample))
+    expected = harness.evaluate(sample.op, *args)
+    match type(sample.op).way_down():
+        case "lower":
+            found = interpret.run_kernel(kernel_of(sample.op, types), args)
+        case "loops":
+            found = run_loops(function_of(sample.op, types), args, expected, "forward")
+        case _:
+            found = harness.run(harness.decomposition(sample.op, types), *args)
+    harness.assert_same(found, expected)
 
 
 @pytest.mark.skipif(not PIPELINE, reason="there is no pipeline")
@@ -143,9 +177,12 @@ def test_native_code_computes_the_meaning(sample: Sample, args: harness.Arrays):
 
 def smooth(sample: Sample) -> bool:
     """Whether the sample has a gradient to check; one in a narrow type is checked in double precision."""
-    if not sample.op.differentiable or not any(t.dtype.is_float for t in types_of(sample)):
+    if not sample.op.differentiable or sample.wrt == ():
         return False
-    return sample.wrt != ()
+    types = harness.doubled(types_of(sample))
+    return f64 in [t.dtype for t in types] and f64 in [
+        t.dtype for t in harness.result_types(sample.op, types)
+    ]
 
 
 def gradient_samples() -> list[Any]:
@@ -162,8 +199,6 @@ def gradient_samples() -> list[Any]:
 def double_graph(sample: Sample, args: harness.Arrays) -> tuple[Graph, harness.Arrays, list[int]]:
     wide = harness.in_double(args)
     graph = harness.op_graph(sample.op, [type_of(a) for a in wide])
-    if not harness.differentiable_in(graph):
-        pytest.skip("its result is not in double precision")
     return graph, wide, harness.float_positions(wide, sample)
 
 
@@ -185,3 +220,18 @@ def test_gradient_of_gradient_agrees_with_differences(
     first = autodiff.differentiate(graph, wrt)
     cotangents = [rng.standard_normal(v.tensor.static_shape) for v in first.inputs[len(wide) :]]
     harness.check_gradient(first, (*wide, *cotangents), wrt, rng)
+
+
+def symbolic_gradient_samples() -> list[Any]:
+    known = {id(p.values[0]) for p in symbolic_samples()}
+    return [p for p in gradient_samples() if id(p.values[0]) in known]
+
+
+@pytest.mark.parametrize("sample", symbolic_gradient_samples())
+def test_gradient_takes_symbolic_dims(sample: Sample, args: harness.Arrays, rng: np.random.Generator):
+    graph, wide, wrt = double_graph(sample, args)
+    types = harness.with_symbolic_dims(type_of(a) for a in wide)
+    unknown = autodiff.differentiate(harness.op_graph(sample.op, types), wrt)
+    known = autodiff.differentiate(graph, wrt)
+    given = [rng.standard_normal(v.tensor.static_shape) for v in known.inputs[len(wide) :]]
+    harness.assert_same(harness.run(unknown, *wide, *given), harness.run(known, *wide, *given))
