@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Statement, Store
-from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Reduce, Scalar
+from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import DType
 from ingot.compiler.schedule import build
@@ -41,12 +41,6 @@ class Accumulator:
     lanes: Buffer
     total: Buffer
 
-    @staticmethod
-    def of(reduce: Reduce, width: int) -> Accumulator:
-        dtype = build.accumulator_type(reduce)
-        lanes = Buffer("lanes", dtype, (VECTORS * width,), "register")
-        return Accumulator(reduce.combiner, dtype, lanes, Buffer("total", dtype, (width,), "register"))
-
     def combine(self, left: Scalar, right: Scalar) -> Scalar:
         return ir.apply(ir.COMBINERS[self.combiner], left, right)
 
@@ -57,6 +51,11 @@ class Accumulator:
     def add(self, slot: Dim, value: Scalar, target: Target) -> Store:
         """lanes[slot] (+)= value"""
         return Store(self.lanes, (slot,), build.combine(self.combiner, Load(self.lanes, (slot,)), value, target))
+
+
+def accumulator(combiner: Combiner, dtype: DType, width: int) -> Accumulator:
+    lanes = Buffer("lanes", dtype, (VECTORS * width,), "register")
+    return Accumulator(combiner, dtype, lanes, Buffer("total", dtype, (width,), "register"))
 
 
 def lane_loops(extent: Dim, width: int, vectors: int, point: Point, start: Dim = 0) -> tuple[Statement, ...]:
@@ -141,16 +140,28 @@ class Chunking:
     steps: int
 
 
-def chunking(extents: Sequence[Dim], width: int) -> Chunking | None:
-    """Chunks of about CHUNK elements; None when everything is one chunk."""
+def chunking(extents: Sequence[Dim], limit: int) -> Chunking | None:
+    """Chunks of about `limit` points; None when everything is one chunk."""
     inner = 1
     for axis in range(len(extents) - 1, -1, -1):
         extent = extents[axis]
-        if not isinstance(extent, int) or inner * extent > CHUNK:
-            steps = max(1, CHUNK // inner)
-            return Chunking(axis, steps)
+        if not isinstance(extent, int) or inner * extent > limit:
+            return Chunking(axis, max(1, limit // inner))
         inner *= extent
     return None
+
+
+def chunk_counts(extents: Sequence[Dim], cut: Chunking) -> tuple[Dim, ...]:
+    """How many chunks there are along the axes up to the one that is cut."""
+    return (*extents[: cut.axis], symbolic.ceildiv(extents[cut.axis], cut.steps))
+
+
+def chunk_range(extents: Sequence[Dim], cut: Chunking, number: Sequence[Dim]) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """(starts, extents) of one chunk, given its number along each axis of `chunk_counts`."""
+    start = number[-1] * cut.steps
+    count = symbolic.minimum(cut.steps, extents[cut.axis] - start)
+    inside = extents[cut.axis + 1 :]
+    return (*number[:-1], start, *(0 for _ in inside)), (*(1 for _ in number[:-1]), count, *inside)
 
 
 def reduce_axes(
@@ -163,22 +174,26 @@ def reduce_axes(
 
     `point(index, slot)` computes at an index and adds to lanes[slot].
     """
-    cut = chunking(extents, width)
-    vectors = used_vectors(extents[-1] if cut is None or cut.axis < len(extents) - 1 else CHUNK, VECTORS, width)
+    cut = chunking(extents, CHUNK)
+    vectors = chunk_vectors(extents, cut, width)
     if cut is None:
         return chunk_body(extents, (0,) * len(extents), width, vectors, accumulators, point, only=True)
-    steps = cut.steps
-    cleared = [s for a in accumulators for s in clear(a.total, a, width)]
 
-    def chunk(*index: Dim) -> tuple[Statement, ...]:
-        outer, number = index[:-1], index[-1]
-        count = symbolic.minimum(steps, extents[cut.axis] - number * steps)
-        inner = (*(1 for _ in outer), count, *extents[cut.axis + 1 :])
-        starts = (*outer, number * steps, *(0 for _ in extents[cut.axis + 1 :]))
+    def chunk(*number: Dim) -> tuple[Statement, ...]:
+        starts, inner = chunk_range(extents, cut, number)
         return chunk_body(inner, starts, width, vectors, accumulators, point)
 
-    counts = (*extents[: cut.axis], symbolic.ceildiv(extents[cut.axis], steps))
-    return (*cleared, *build.nest([f"c{n}" for n in range(len(counts))], counts, chunk))
+    counts = chunk_counts(extents, cut)
+    return (
+        *(s for a in accumulators for s in clear(a.total, a, width)),
+        *build.nest([f"c{n}" for n in range(len(counts))], counts, chunk),
+    )
+
+
+def chunk_vectors(extents: Sequence[Dim], cut: Chunking | None, width: int) -> int:
+    """Accumulators that a chunk needs: one vector when its innermost axis is short."""
+    inner = cut.steps if cut is not None and cut.axis == len(extents) - 1 else extents[-1]
+    return used_vectors(inner, VECTORS, width)
 
 
 def chunk_body(

@@ -5,13 +5,14 @@ Weights are in bytes of memory traffic; arithmetic counts as the traffic that ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.loops import Statement
 from ingot.compiler.ir.scalar import Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.schedule import scalars
+from ingot.compiler.schedule import build, scalars
 
 CHUNK_BYTES = 64 << 10  # a chunk takes some microseconds: long against handing it to a thread
 SERIAL_BYTES = 256 << 10  # less work than this is not worth waking a thread
@@ -58,3 +59,31 @@ def balanced(extent: Dim, steps: int, multiple: int = 1) -> int:
         count = -(-extent // steps)
         steps = -(-extent // count)
     return -(-steps // multiple) * multiple
+
+
+Ranges = tuple[tuple[Dim, Dim], ...]  # (start, count) along each axis
+
+
+def blocks(extents: Sequence[Dim], cut: Cut | None, body: Callable[[Ranges], Sequence[Statement]]) -> tuple[Statement, ...]:
+    """One parallel loop over the blocks of a cut; `body` gets the range of each axis."""
+    if cut is None:
+        return tuple(body(tuple((0, extent) for extent in extents)))
+    counts = (*extents[: cut.axis], symbolic.ceildiv(extents[cut.axis], cut.block))
+
+    def block(number: Dim) -> Sequence[Statement]:
+        place: list[Dim] = []
+        for count in reversed(counts[1:]):
+            place.append(number % count)
+            number = number // count
+        place.append(number)
+        place.reverse()
+        start = place[-1] * cut.block
+        return body(
+            (
+                *((index, 1) for index in place[:-1]),
+                (start, symbolic.minimum(cut.block, extents[cut.axis] - start)),
+                *((0, extent) for extent in extents[cut.axis + 1 :]),
+            )
+        )
+
+    return build.loop("block", symbolic.product(counts), block, "parallel")

@@ -170,7 +170,8 @@ class _Row:
             body = build.wide_body(item.value) if isinstance(item.value, Reduce) else item.value
             value = self._resolved(scalars.substitute(body, mapping), here)
             if isinstance(item.value, Reduce):
-                accumulators.append((item, Accumulator.of(item.value, self.width), len(values)))
+                gathered = lanes.accumulator(item.value.combiner, body.dtype, self.width)
+                accumulators.append((item, gathered, len(values)))
             else:
                 here[item.place.buffer] = Load(Buffer(item.place.buffer.name, value.dtype, ()), ())
                 marked.append(here[item.place.buffer])

@@ -1,0 +1,389 @@
+"""Reductions with what follows them elementwise, when vectors run along a kept axis (column sums, pooling,
+depthwise convolution), and huge reductions to few results.
+
+A block of outputs stays in registers while the reduced axes run (tile.py). Long sums are cut into chunks whose
+totals are added, for accuracy; when there are too few outputs for threads, threads take chunks and a second stage adds
+them, in the same order. Which form is used depends on how memory is laid out; the order in which one output is
+accumulated depends on the reduced extents only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir.loops import Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.schedule import build, lanes, partition, scalars, tile
+from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form
+from ingot.compiler.schedule.lanes import Chunking
+from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.tile import Tile
+from ingot.compiler.target import Target
+
+CHAIN = 512  # additions in one chain before its total is added to the result
+FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
+ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
+
+
+@dataclass(frozen=True)
+class ReductionDecision:
+    width: int  # lanes
+    rows: int  # outputs along the row axis in a tile
+    vectors: int  # vectors along the last axis in a tile
+    row_axis: int  # kept axis of the rows; -1: none
+    stages: int  # 2: chunks first, then their totals
+    axis: int = -1  # kept axis that is cut for threads
+    block: int = 0  # its steps in a block
+
+
+def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
+    form = reduction_form(kernel)
+    if form is None:
+        return None
+    width = lanes_of(form, target)
+    if along_reduced(form, width):
+        return _two_stage_lanes(kernel, form, width, target, options)
+    decision = replace(decide(form, width, target, options), **options.decisions)
+    scratch: tuple[Buffer, ...] = ()
+    if decision.stages == 2:
+        body, scratch = _two_stage(form, decision, target)
+    else:
+        body = tiled(form, decision, target, chunk_of(form))
+    return _scheduled(kernel, form, body, scratch, asdict(decision), "vectors run along a kept axis")
+
+
+def _scheduled(
+    kernel: Kernel,
+    form: ReductionForm,
+    body: Sequence[Statement],
+    scratch: tuple[Buffer, ...],
+    decisions: dict,
+    reason: str,
+) -> Scheduled:
+    final = simplify(body)
+    parameters = (*kernel.inputs, *kernel.outputs, *scratch)
+    function = loops.Function(kernel.name, parameters, (*form.views.declarations(final), *final))
+    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch)
+
+
+# --- decision -----------------------------------------------------------------------------------------------------
+
+
+def lanes_of(form: ReductionForm, target: Target) -> int:
+    """Lanes of a vector of the widest type that the kernel computes with."""
+    values = [a.body for a in form.accumulations] + [final.value for final in form.finals]
+    widest = max((node.dtype.compute.itemsize for value in values for node in scalars.nodes(value)), default=4)
+    return max(1, target.vector_bytes // widest)
+
+
+def along_reduced(form: ReductionForm, width: int) -> bool:
+    """Whether vectors should run along the last reduced axis rather than the last kept one."""
+    if not form.reduced:
+        return False
+    extent = form.reduced_extents[-1]
+    if not form.kept:
+        return True
+    if isinstance(extent, int) and extent < width:
+        return False
+    found = [load for a in form.accumulations for load in scalars.loads(a.body)]
+    kept = sum(scalars.stride(load, form.kept[-1]) == 1 for load in found)
+    reduced = sum(scalars.stride(load, form.reduced[-1]) == 1 for load in found)
+    return reduced > kept
+
+
+def chunk_of(form: ReductionForm) -> Chunking | None:
+    """Where chains of additions are cut; nothing rounds in other reductions."""
+    rounds = any(a.combiner in ("sum", "prod") and a.dtype.is_float for a in form.accumulations)
+    return lanes.chunking(form.reduced_extents, CHAIN) if rounds else None
+
+
+def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOptions) -> ReductionDecision:
+    row_axis = reused_axis(form)
+    count = len(form.accumulations)
+    vectors = 2 if row_axis >= 0 else 8 if chunk_of(form) is None else 4
+    vectors = max(1, vectors // count)
+    last = form.kept_extents[-1] if form.kept else 1
+    if isinstance(last, int):
+        vectors = min(vectors, max(1, -(-last // width)))
+    rows = tile_rows(target.vector_registers, vectors * count) if row_axis >= 0 else 1
+    if row_axis >= 0 and isinstance(form.kept_extents[row_axis], int):
+        rows = min(rows, form.kept_extents[row_axis])  # type: ignore[type-var]
+    axis, block, stages = -1, 0, 1
+    if options.parallel and form.kept:
+        weight = point_weight(form)
+        cut = partition.cut(form.kept_extents, weight, vectors * width)
+        axis, block = (cut.axis, cut.block) if cut else (-1, 0)
+        stages = 2 if cut and _few(form, rows * vectors * width) else 1
+    return ReductionDecision(width, int(rows), vectors, row_axis, stages, axis, block)
+
+
+def tile_rows(registers: int, vectors: int) -> int:
+    """Rows of accumulators beside `vectors` of one operand and a broadcast of the other."""
+    return max(1, (registers - 1 - vectors) // vectors)
+
+
+def reused_axis(form: ReductionForm) -> int:
+    """The last kept axis before the lanes along which some operand does not change; -1 when there is none."""
+    found = [load for a in form.accumulations for load in scalars.loads(a.body)]
+    for axis in range(len(form.kept) - 2, -1, -1):
+        if len(found) > 1 and any(scalars.stride(load, form.kept[axis]) == 0 for load in found):
+            return axis
+    return -1
+
+
+def point_weight(form: ReductionForm) -> int:
+    """Weight of one output."""
+    count = symbolic.product(form.reduced_extents)
+    steps = count if isinstance(count, int) else ASSUMED_EXTENT
+    return max(1, steps * partition.weight_of([], [a.body for a in form.accumulations]))
+
+
+def _few(form: ReductionForm, tile_elements: int) -> bool:
+    """Few outputs and several chunks each."""
+    outputs = symbolic.product(form.kept_extents)
+    cut = chunk_of(form)
+    if cut is None or symbolic.less(outputs, FEW_TILES * tile_elements) is not True:
+        return False
+    chunks = symbolic.product(lanes.chunk_counts(form.reduced_extents, cut))
+    return symbolic.less(chunks, 4) is not True
+
+
+# --- one stage ----------------------------------------------------------------------------------------------------
+
+
+def tiled(
+    form: ReductionForm, decision: ReductionDecision, target: Target, chunk: Chunking | None
+) -> tuple[Statement, ...]:
+    """Every output, tile by tile."""
+    cut = partition.Cut(decision.axis, decision.block) if decision.block else None
+
+    def emit(each: Tile) -> tuple[Statement, ...]:
+        return _tile(each, form, target, chunk)
+
+    return partition.blocks(form.kept_extents, cut, lambda ranges: tiles(form, decision, ranges, emit))
+
+
+def tiles(
+    form: ReductionForm, decision: ReductionDecision, ranges: partition.Ranges, emit: tile.Emit
+) -> tuple[Statement, ...]:
+    """Tiles over a box of the kept axes: axes outside the tile around it, lanes, then rows innermost."""
+    width = decision.width
+    row_axis, lane_axis = decision.row_axis, len(form.kept) - 1
+    outside = [axis for axis in range(len(form.kept)) if axis not in (row_axis, lane_axis)]
+    lane_start, lane_count = ranges[lane_axis] if form.kept else (0, 1)
+    row_start, row_count = ranges[row_axis] if row_axis >= 0 else (0, 1)
+    row_sizes = [size for size in (decision.rows, 4, 2, 1) if size <= decision.rows]
+
+    def box(*index: Dim) -> list[Statement]:
+        fixed = {form.kept[axis]: ranges[axis][0] + i for axis, i in zip(outside, index, strict=True)}
+        result: list[Statement] = []
+        for lane in tile.cover(lane_count, (decision.vectors * width, width), masked=True):
+            result.extend(build.loop("j", lane.count, lambda j, lane=lane: column(fixed, lane, j)))
+        return result
+
+    def column(fixed: dict[Dim, Dim], lane: tile.Piece, j: Dim) -> list[Statement]:
+        result: list[Statement] = []
+        place = lane_start + lane.start + j * lane.size
+        for row in tile.cover(row_count, row_sizes):
+            result.extend(build.loop("i", row.count, lambda i, row=row: emit(_make(fixed, row, i, lane, place))))
+        return result
+
+    def _make(fixed: dict[Dim, Dim], row: tile.Piece, i: Dim, lane: tile.Piece, place: Dim) -> Tile:
+        assert isinstance(row.size, int)
+        return Tile(
+            fixed,
+            form.kept[row_axis] if row_axis >= 0 else None,
+            row_start + row.start + i * row.size,
+            row.size,
+            form.kept[lane_axis] if form.kept else None,
+            place,
+            lane.size,
+            width,
+        )
+
+    counts = [ranges[axis][1] for axis in outside]
+    return build.nest([f"n{n}" for n in range(len(outside))], counts, box)
+
+
+def _tile(each: Tile, form: ReductionForm, target: Target, chunk: Chunking | None) -> tuple[Statement, ...]:
+    sums = [each.register(a.mark.name, a) for a in form.accumulations]
+    if chunk is None:
+        statements = _chain(each, sums, form, target, form.reduced_extents, (0,) * len(form.reduced))
+        return (*tile.allocate(sums), *statements, *tile.finish(each, sums, form))
+    totals = [each.register(f"{a.mark.name}_total", a) for a in form.accumulations]
+
+    def part(*number: Dim) -> tuple[Statement, ...]:
+        starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
+        statements = _chain(each, sums, form, target, extents, starts)
+        return (*statements, *add_up(each, totals, sums, form.accumulations))
+
+    counts = lanes.chunk_counts(form.reduced_extents, chunk)
+    return (
+        *tile.allocate([*sums, *totals]),
+        *tile.clear(each, totals, form),
+        *build.nest([f"c{n}" for n in range(len(counts))], counts, part),
+        *tile.finish(each, totals, form),
+    )
+
+
+def _chain(
+    each: Tile,
+    sums: Sequence[Buffer],
+    form: ReductionForm,
+    target: Target,
+    extents: Sequence[Dim],
+    starts: Sequence[Dim],
+) -> tuple[Statement, ...]:
+    """One chain of additions over a box of the reduced axes."""
+
+    def point(*index: Dim) -> tuple[Statement, ...]:
+        at = {v: start + i for v, start, i in zip(form.reduced, starts, index, strict=True)}
+        return tile.step(each, sums, form, at, target)
+
+    return (*tile.clear(each, sums, form), *tile.reduction_loops(extents, point))
+
+
+def add_up(
+    each: Tile, totals: Sequence[Buffer], sums: Sequence[Buffer], accumulations: Sequence[Accumulation]
+) -> tuple[Statement, ...]:
+    """total[r, l] (+)= sum[r, l]"""
+
+    def element(r: Dim, lane: Dim) -> list[Statement]:
+        return [
+            Store(total, (r, lane), a.combine(Load(total, (r, lane)), Load(part, (r, lane))))
+            for total, part, a in zip(totals, sums, accumulations, strict=True)
+        ]
+
+    return each.spread(element)
+
+
+# --- two stages ---------------------------------------------------------------------------------------------------
+
+
+def _two_stage(
+    form: ReductionForm, decision: ReductionDecision, target: Target
+) -> tuple[tuple[Statement, ...], tuple[Buffer, ...]]:
+    """Chains in parallel into scratch memory, then their totals."""
+    chunk = chunk_of(form)
+    assert chunk is not None
+    counts = lanes.chunk_counts(form.reduced_extents, chunk)
+    scratch = tuple(
+        Buffer(f"{a.mark.name}_parts", a.dtype, (*counts, *form.kept_extents), "arena") for a in form.accumulations
+    )
+    whole = replace(decision, block=0)
+
+    def part(ranges: partition.Ranges) -> tuple[Statement, ...]:
+        number = [start for start, _ in ranges]
+        starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
+
+        def emit(each: Tile) -> tuple[Statement, ...]:
+            sums = [each.register(a.mark.name, a) for a in form.accumulations]
+            chain = _chain(each, sums, form, target, extents, starts)
+
+            def element(r: Dim, lane: Dim) -> list[Statement]:
+                index = each.at(r, lane)
+                place = (*number, *(index[v] for v in form.kept))
+                return [Store(b, place, Load(s, (r, lane))) for b, s in zip(scratch, sums, strict=True)]
+
+            return (*tile.allocate(sums), *chain, *each.spread(element))
+
+        return tiles(form, whole, tuple((0, extent) for extent in form.kept_extents), emit)
+
+    first = partition.blocks(counts, partition.Cut(len(counts) - 1, 1), part)
+    second = replace(
+        form,
+        reduced=tuple(symbolic.Variable(f"c{n}", 0, count - 1) for n, count in enumerate(counts)),
+        reduced_extents=counts,
+    )
+    parts: list[Scalar] = [Load(buffer, (*second.reduced, *form.kept)) for buffer in scratch]
+    second = replace(
+        second,
+        accumulations=tuple(replace(a, body=body) for a, body in zip(form.accumulations, parts, strict=True)),
+    )
+    return (*first, *tiled(second, whole, target, None)), scratch
+
+
+def _two_stage_lanes(
+    kernel: Kernel, form: ReductionForm, width: int, target: Target, options: ScheduleOptions
+) -> Scheduled | None:
+    """Huge reductions along vectors to few results; others are rows."""
+    cut = lanes.chunking(form.reduced_extents, lanes.CHUNK)
+    few = symbolic.less(symbolic.product(form.kept_extents), FEW_TILES) is True
+    if cut is None or not few or not options.parallel:
+        return None
+    counts = lanes.chunk_counts(form.reduced_extents, cut)
+    scratch = tuple(
+        Buffer(f"{a.mark.name}_parts", a.dtype, (*form.kept_extents, *counts, width), "arena")
+        for a in form.accumulations
+    )
+    first = _lane_parts(form, width, target, cut, scratch)
+    second = _lane_totals(form, width, counts, scratch)
+    decisions = {"width": width, "stages": 2, "chunk": cut.steps}
+    return _scheduled(kernel, form, (*first, *second), scratch, decisions, "few results of long chains along vectors")
+
+
+def _lane_parts(
+    form: ReductionForm, width: int, target: Target, cut: Chunking, scratch: Sequence[Buffer]
+) -> tuple[Statement, ...]:
+    counts = lanes.chunk_counts(form.reduced_extents, cut)
+    vectors = lanes.chunk_vectors(form.reduced_extents, cut, width)
+    every = (*form.kept_extents, *counts)
+    rank = len(form.kept)
+
+    def part(ranges: partition.Ranges) -> tuple[Statement, ...]:
+        place = tuple(start for start, _ in ranges)
+        fixed = dict(zip(form.kept, place, strict=False))
+        starts, extents = lanes.chunk_range(form.reduced_extents, cut, place[rank:])
+        accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
+
+        def point(index: tuple[Dim, ...], slot: Dim) -> list[Statement]:
+            rewriter = scalars.Rewriter({**fixed, **dict(zip(form.reduced, index, strict=True))})  # type: ignore[arg-type]
+            return [
+                accumulator.add(slot, rewriter.scalar(a.body), target)
+                for accumulator, a in zip(accumulators, form.accumulations, strict=True)
+            ]
+
+        def save(lane: Dim) -> list[Statement]:
+            return [
+                Store(buffer, (*place, lane), Load(accumulator.total, (lane,)))
+                for buffer, accumulator in zip(scratch, accumulators, strict=True)
+            ]
+
+        return (
+            *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
+            *lanes.chunk_body(extents, starts, width, vectors, accumulators, point, only=True),
+            *build.loop("l", width, save, "vector", width),
+        )
+
+    return partition.blocks(every, partition.Cut(len(every) - 1, 1), part)
+
+
+def _lane_totals(
+    form: ReductionForm, width: int, counts: Sequence[Dim], scratch: Sequence[Buffer]
+) -> tuple[Statement, ...]:
+    def result(*kept: Dim) -> tuple[Statement, ...]:
+        accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
+
+        def add(*number: Dim) -> tuple[Statement, ...]:
+            def lane(l: Dim) -> list[Statement]:
+                return [
+                    Store(a.total, (l,), a.combine(Load(a.total, (l,)), Load(buffer, (*kept, *number, l))))
+                    for a, buffer in zip(accumulators, scratch, strict=True)
+                ]
+
+            return build.loop("l", width, lane, "vector", width)
+
+        results = {a.mark: lanes.across(b, width) for a, b in zip(form.accumulations, accumulators, strict=True)}
+        return (
+            *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
+            *(s for a in accumulators for s in lanes.clear(a.total, a, width)),
+            *build.nest([f"c{n}" for n in range(len(counts))], counts, add),
+            *form.finish(results, dict(zip(form.kept, kept, strict=True))),
+        )
+
+    return build.nest([f"i{n}" for n in range(len(form.kept))], form.kept_extents, result)

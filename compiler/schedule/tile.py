@@ -1,0 +1,176 @@
+"""Register tiles: a block of outputs accumulated in registers while the reduced axes run around it.
+
+    acc[r, l] = neutral                                for r in rows unrolled, l in lanes (vectors, masked tail)
+    for k... { acc[r, l] (+)= body(row + r, lane + l, k) }
+    y[row + r, lane + l] = finals(acc[r, l])
+
+This is the micro-kernel of every contraction: what does not depend on the row is loaded once for all rows, what does
+not depend on the lane is broadcast. It equally does column sums (one row), pooling and depthwise convolution.
+
+Invariant: an output's chain of operations is the same in a full tile, an edge tile and a single row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.loops import Alloc, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.schedule import build, scalars
+from ingot.compiler.schedule.form import Accumulation, ReductionForm
+from ingot.compiler.target import Target
+
+Spread = Callable[[Dim, Dim], Sequence[Statement]]  # (row in tile, lane in tile) -> statements
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`count` tiles of `size` steps from `start` on."""
+
+    start: Dim
+    count: Dim
+    size: Dim
+
+
+def cover(extent: Dim, sizes: Sequence[int], masked: bool = False) -> list[Piece]:
+    """An extent as tiles, the largest first.
+
+    What is left of a constant extent is one smaller tile. Of a symbolic one it is made of tiles of the further
+    sizes; with `masked` the last tile takes what even those leave, which must be fewer than the last size.
+    """
+    pieces = []
+    start: Dim = 0
+    rest: Dim = extent
+    for size in sizes:
+        count = rest // size
+        if count != 0:
+            pieces.append(Piece(start, count, size))
+        start, rest = start + count * size, rest % size
+        if isinstance(rest, int) and isinstance(extent, int):
+            break
+    if rest != 0 and (masked or isinstance(rest, int)):
+        pieces.append(Piece(start, 1 if isinstance(rest, int) else symbolic.minimum(1, rest), rest))
+    return pieces
+
+
+def spread(rows: int, lanes: Dim, width: int, body: Spread) -> tuple[Statement, ...]:
+    """Straight code over a tile: rows unrolled, lanes as whole vectors and a masked one."""
+
+    def row(r: Dim) -> tuple[Statement, ...]:
+        return (*_whole_vectors(r, lanes, width, body), *_masked_vector(r, lanes, width, body))
+
+    return build.loop("r", rows, row, "unrolled")
+
+
+def _whole_vectors(r: Dim, lanes: Dim, width: int, body: Spread) -> tuple[Statement, ...]:
+    if not isinstance(lanes, int):
+        return ()
+
+    def vector(v: Dim) -> tuple[Statement, ...]:
+        return build.loop("l", width, lambda lane: body(r, v * width + lane), "vector", width)
+
+    return build.loop("v", lanes // width, vector, "unrolled")
+
+
+def _masked_vector(r: Dim, lanes: Dim, width: int, body: Spread) -> tuple[Statement, ...]:
+    whole = lanes // width * width if isinstance(lanes, int) else 0
+    return build.loop("l", lanes - whole, lambda lane: body(r, whole + lane), "vector", width)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where a tile is and how large: the kept axes outside it are fixed by `index`."""
+
+    index: Mapping[Dim, Dim]
+    row_axis: Dim | None
+    row: Dim
+    rows: int
+    lane_axis: Dim | None
+    lane: Dim
+    lanes: Dim
+    width: int
+
+    def at(self, r: Dim, lane: Dim) -> dict[Dim, Dim]:
+        """The kept variables at an element of the tile."""
+        index = dict(self.index)
+        if self.row_axis is not None:
+            index[self.row_axis] = self.row + r
+        if self.lane_axis is not None:
+            index[self.lane_axis] = self.lane + lane
+        return index
+
+    @property
+    def slots(self) -> int:
+        """Lanes of a register buffer that holds one row of the tile."""
+        return -(-self.lanes // self.width) * self.width if isinstance(self.lanes, int) else self.width
+
+    def register(self, name: str, accumulation: Accumulation) -> Buffer:
+        return Buffer(name, accumulation.dtype, (self.rows, self.slots), "register")
+
+    def spread(self, body: Spread) -> tuple[Statement, ...]:
+        return spread(self.rows, self.lanes, self.width, body)
+
+
+Emit = Callable[[Tile], Sequence[Statement]]
+
+
+def clear(tile: Tile, buffers: Sequence[Buffer], form: ReductionForm) -> tuple[Statement, ...]:
+    pairs = list(zip(buffers, form.accumulations, strict=True))
+    return tile.spread(lambda r, lane: [Store(buffer, (r, lane), a.neutral) for buffer, a in pairs])
+
+
+def step(
+    tile: Tile, buffers: Sequence[Buffer], form: ReductionForm, point: Mapping[Dim, Dim], target: Target
+) -> tuple[Statement, ...]:
+    """acc[r, l] (+)= body, at one point of the reduced axes"""
+
+    def element(r: Dim, lane: Dim) -> list[Statement]:
+        rewriter = scalars.Rewriter({**tile.at(r, lane), **point})  # type: ignore[arg-type]
+        return [
+            Store(buffer, (r, lane), build.combine(a.combiner, Load(buffer, (r, lane)), rewriter.scalar(a.body), target))
+            for buffer, a in zip(buffers, form.accumulations, strict=True)
+        ]
+
+    return tile.spread(element)
+
+
+def finish(tile: Tile, buffers: Sequence[Buffer], form: ReductionForm) -> tuple[Statement, ...]:
+    """The definitions after the reductions, at every element of the tile."""
+
+    def element(r: Dim, lane: Dim) -> tuple[Statement, ...]:
+        results: dict[Buffer, Scalar] = {
+            a.mark: Load(buffer, (r, lane)) for buffer, a in zip(buffers, form.accumulations, strict=True)
+        }
+        return form.finish(results, tile.at(r, lane))
+
+    return tile.spread(element)
+
+
+def allocate(buffers: Sequence[Buffer]) -> tuple[Statement, ...]:
+    return tuple(map(Alloc, buffers))
+
+
+def reduction_loops(
+    extents: Sequence[Dim], body: Callable[..., Sequence[Statement]], unroll: int = 1
+) -> tuple[Statement, ...]:
+    """Loops over the reduced axes in order, the innermost unrolled by a factor."""
+    if not extents:
+        return tuple(body())
+    names = [f"k{n}" for n in range(len(extents))]
+
+    def innermost(*outer: Dim) -> tuple[Statement, ...]:
+        last = extents[-1]
+        if unroll == 1:
+            return build.loop(names[-1], last, lambda k: body(*outer, k))
+        blocks = last // unroll
+
+        def block(o: Dim) -> tuple[Statement, ...]:
+            return build.loop("u", unroll, lambda u: body(*outer, o * unroll + u), "unrolled")
+
+        rest = build.loop(names[-1], last - blocks * unroll, lambda k: body(*outer, blocks * unroll + k))
+        return (*build.loop(names[-1], blocks, block), *rest)
+
+    return build.nest(names[:-1], extents[:-1], innermost)
