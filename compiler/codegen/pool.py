@@ -35,8 +35,14 @@ The layout is shared by all programs of a process: see FORMAT_VERSION in runtime
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from string import Template
+
+import llvmlite.binding as llvm
+
+from ingot.compiler.codegen.parallel import emit_objects
+from ingot.runtime.cache import Cache
 
 MAXIMUM_THREADS = 1024
 # Polls, each with a pause of 40-140 cycles, before sleeping: about as long as sleeping and waking would
@@ -90,6 +96,19 @@ declare i64 @llvm.aarch64.get.fpcr()
 declare void @llvm.aarch64.set.fpcr(i64)""",
     ),
 }
+
+
+@functools.cache
+def pool_object(triple: str) -> bytes:
+    """The compiled pool; it is the same in all programs for a triple, so it is kept in memory and on disk."""
+    text = pool_module(triple)
+    cache = Cache()
+    key = f"pool {triple} llvm {llvm.llvm_version_info} {text}"
+    found = cache.get(key)
+    if found is None:
+        (found,) = emit_objects([text], triple)
+        cache.put(key, found)
+    return found
 
 
 def pool_module(triple: str) -> str:

@@ -6,12 +6,13 @@ import ctypes
 import os
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from ingot.compiler.codegen.elf import read_object
 from ingot.compiler.codegen.parallel import emit_objects
-from ingot.compiler.codegen.pool import MAXIMUM_THREADS, pool_module
+from ingot.compiler.codegen.pool import MAXIMUM_THREADS, pool_module, pool_object
 from ingot.runtime.abi import ALLOWED_IMPORTS, POOL_EXPORTS
 from ingot.runtime.loader import LoadedImage, host_machine
 from tests.runtime.native import HOST, function, image_of
@@ -289,6 +290,17 @@ def test_module_defines_its_exports_and_calls_only_allowed_functions(triple: str
     symbols = [symbol for symbol in read_object(data).symbols if symbol.binding != 0]
     assert {symbol.name for symbol in symbols if symbol.section} == set(POOL_EXPORTS)
     assert {symbol.name for symbol in symbols if not symbol.section} <= ALLOWED_IMPORTS
+
+
+def test_the_compiled_pool_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_CACHE_DIR", str(tmp_path))
+    pool_object.cache_clear()
+    compiled = pool_object(HOST)
+    pool_object.cache_clear()
+    monkeypatch.setattr("ingot.compiler.codegen.pool.emit_objects", None)  # nothing is compiled again
+    assert pool_object(HOST) == compiled
+    pool_object.cache_clear()
+    assert {symbol.name for symbol in read_object(compiled).symbols} >= set(POOL_EXPORTS)
 
 
 def test_other_systems_are_refused() -> None:
