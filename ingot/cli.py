@@ -1,0 +1,302 @@
+"""The command line: the same as the Python API, for an ONNX file, a saved program or `module.py:name`.
+
+A model of `module.py:name` is a Module, a function, or a function without arguments that returns one of these;
+its argument types are given with --type, for instance --type "f32[batch, 784]".
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ingot
+from ingot.compiler import pipeline, target
+from ingot.compiler.errors import IngotError
+from ingot.compiler.ir.types import DTYPES, TensorType
+from ingot.frontends.dsl import functions
+from ingot.frontends.dsl.api import CompiledFunction
+from ingot.frontends.dsl.module import Module
+from ingot.runtime.errors import IngotRuntimeError
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be done."""
+
+
+def parse_type(text: str) -> TensorType:
+    """A type written as in IR dumps: f32[batch, 784]."""
+    match = re.fullmatch(r"\s*(\w+)\s*\[(.*)\]\s*", text)
+    if not match or match[1] not in DTYPES:
+        raise UsageError(f"{text!r} is not a type; write for instance f32[batch, 784]")
+    dims = [d.strip() for d in match[2].split(",") if d.strip()]
+    return DTYPES[match[1]][tuple(int(d) if d.isdigit() else d for d in dims)]
+
+
+def load_model(where: str) -> Any:
+    """The model that a path names."""
+    if where.endswith(".onnx"):
+        return ingot.load_onnx(where)
+    path, _, name = where.partition(":")
+    if not name:
+        raise UsageError(f"{where!r} is neither an .onnx file nor module.py:name")
+    if not Path(path).is_file():
+        raise UsageError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    spec.loader.exec_module(module)
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise UsageError(f"{path} has no {name}") from None
+
+
+def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType]]:
+    model = load_model(arguments.model)
+    types = [parse_type(t) for t in arguments.type or ()]
+    if not types and hasattr(model, "input_types"):
+        types = list(model.input_types)
+    if not isinstance(model, Module) and callable(model) and not types:
+        model = model()
+        types = list(getattr(model, "input_types", ()))
+    if not types:
+        raise UsageError('this model needs its argument types: --type "f32[batch, 784]", once per argument')
+    return model, types
+
+
+def compiled(arguments: argparse.Namespace) -> Any:
+    if arguments.model.endswith(".ingot"):
+        return ingot.load(arguments.model, threads=arguments.threads)
+    model, types = model_and_types(arguments)
+    choices: dict[str, Any] = {"threads": arguments.threads, "target": arguments.target}
+    if arguments.dump_ir:
+        choices["dump"] = arguments.dump_ir
+    if arguments.no_fusion:
+        choices["fuse"] = False
+    if arguments.memory_budget:
+        choices["memory_budget"] = arguments.memory_budget
+    return ingot.compile(model, *types, **choices)
+
+
+def inputs_for(executable: Any, arguments: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Arrays from --input name=file.npy, random ones for the rest."""
+    given: dict[str, np.ndarray] = {}
+    for item in arguments.input or ():
+        name, _, path = item.partition("=")
+        if not path:
+            raise UsageError(f"--input {item!r}: write name=file.npy")
+        given[name] = np.load(path, allow_pickle=False)
+    dims: dict[str, int] = {}
+    for item in arguments.dim or ():
+        name, _, size = item.partition("=")
+        if not size.isdigit():
+            raise UsageError(f"--dim {item!r}: write for instance batch=8")
+        dims[name] = int(size)
+    generator = np.random.default_rng(0)
+    for spec in executable.inputs:
+        if spec.name not in given:
+            shape = [d if isinstance(d, int) else _extent(d, dims) for d in spec.shape]
+            given[spec.name] = random_array(generator, shape, spec.numpy_dtype)
+    return given
+
+
+def _extent(dim: str, dims: dict[str, int]) -> int:
+    if dim in dims:
+        return dims[dim]
+    if dim.isidentifier():
+        return dims.setdefault(dim, 1)
+    raise UsageError(f"the extent {dim} needs values: --dim name=number")
+
+
+def random_array(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "b":
+        return generator.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return generator.integers(0, 2, shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+def command_compile(arguments: argparse.Namespace) -> None:
+    started = time.perf_counter()
+    executable = compiled(arguments)
+    output = arguments.output or str(Path(arguments.model.split(":")[0]).with_suffix(".ingot"))
+    executable.save(output)
+    print(f"wrote {output} ({Path(output).stat().st_size} bytes) in {time.perf_counter() - started:.2f} s")
+
+
+def command_run(arguments: argparse.Namespace) -> None:
+    if arguments.bisect:
+        return command_bisect(arguments)
+    executable = compiled(arguments)
+    inputs = inputs_for(executable, arguments)
+    results = executable(**inputs)
+    leaves = [leaf for _, leaf in functions.flatten(results)[0]]
+    for spec, array in zip(executable.outputs, leaves, strict=True):
+        print(f"{spec}: {np.array2string(np.asarray(array), threshold=16, precision=6)}")
+        if arguments.output_dir:
+            folder = Path(arguments.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            np.save(folder / f"{spec.name}.npy", array)
+    return None
+
+
+def command_bisect(arguments: argparse.Namespace) -> None:
+    model, types = model_and_types(arguments)
+    traced = functions.trace(model.eval() if isinstance(model, Module) else model, types)
+    executable = CompiledFunction(pipeline.compile_graph(traced.graph), traced)
+    inputs = inputs_for(executable, arguments)
+
+    def run(compilation: pipeline.Compiled, given: Any) -> Any:
+        result = CompiledFunction(compilation, traced)(**given)
+        return [leaf for _, leaf in functions.flatten(result)[0]]
+
+    blame = pipeline.bisect(traced.graph, inputs, run=run)
+    if blame is None:
+        print("every pass and the compiled program agree with the NumPy interpreter")
+    else:
+        raise UsageError(f"{blame.stage} changes output {blame.output!r} by {blame.error:.3g} of its range")
+
+
+def command_explain(arguments: argparse.Namespace) -> None:
+    report = compiled(arguments).explain()
+    if arguments.html:
+        report.html(arguments.html)
+        print(f"wrote {arguments.html}")
+    elif arguments.json:
+        print(report.json())
+    else:
+        print(report)
+
+
+def command_bench(arguments: argparse.Namespace) -> None:
+    executable = compiled(arguments)
+    inputs = inputs_for(executable, arguments)
+    runs: dict[str, Any] = {"ingot": lambda: executable(**inputs)}
+    if arguments.against:
+        runs[arguments.against] = _peer(arguments, inputs)
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    stop = time.perf_counter() + arguments.seconds
+    while time.perf_counter() < stop or len(times["ingot"]) < 3:
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - started)
+    for name, seconds in times.items():
+        print(f"{name}: best {1e3 * min(seconds):.4f} ms, median {1e3 * float(np.median(seconds)):.4f} ms, {len(seconds)} runs")
+    if arguments.against:
+        print(f"ratio (best): {min(times[arguments.against]) / min(times['ingot']):.2f}")
+
+
+def _peer(arguments: argparse.Namespace, inputs: dict[str, np.ndarray]) -> Any:
+    if arguments.against != "onnxruntime" or not arguments.model.endswith(".onnx"):
+        raise UsageError("--against takes onnxruntime, for an .onnx file")
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ModuleNotFoundError:
+        raise UsageError("onnxruntime is not installed; pip install onnxruntime") from None
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = arguments.threads or 1
+    session = runtime.InferenceSession(arguments.model, options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, inputs)
+
+
+def command_check(arguments: argparse.Namespace) -> None:
+    problems = ingot.check_onnx(arguments.model)
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise UsageError(f"{len(problems)} problems")
+    print("no problems: this model compiles")
+
+
+def command_targets(arguments: argparse.Namespace) -> None:
+    for name in target.names():
+        described = target.Target.named(name)
+        print(
+            f"{name:12} {described.triple:28} {described.cpu:12} {8 * described.vector_bytes}-bit vectors, "
+            f"{described.vector_registers} registers, fma {'yes' if described.has_fma else 'no'}"
+        )
+
+
+def command_build(arguments: argparse.Namespace) -> None:
+    model, types = model_and_types(arguments)
+    for path in ingot.build(model, arguments.output or "build", *types):
+        print(path)
+
+
+def command_train(arguments: argparse.Namespace) -> None:
+    """`module.py:name` names a function that returns (trainer, batches)."""
+    made = load_model(arguments.model)()
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], ingot.Trainer)):
+        raise UsageError("train wants a function that returns (trainer, batches)")
+    trainer, batches = made
+    if arguments.resume:
+        trainer.load(arguments.resume)
+    losses = trainer.fit(batches)
+    print(f"{len(losses)} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+    if arguments.output:
+        trainer.save(arguments.output)
+        print(f"wrote {arguments.output}")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="ingot", description="Ingot casts deep-learning models into native code.")
+    top.add_argument("--version", action="version", version=ingot.__version__)
+    commands = top.add_subparsers(dest="command", required=True)
+
+    def add(name: str, function: Any, text: str, model: bool = True) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(function=function)
+        if model:
+            command.add_argument("model", help="model.onnx, program.ingot or module.py:name")
+            command.add_argument("--type", action="append", help='type of an argument, e.g. "f32[batch, 784]"')
+            command.add_argument("--threads", type=int)
+            command.add_argument("--target", default="native")
+            command.add_argument("--dump-ir", metavar="DIR", help="write every stage there")
+            command.add_argument("--no-fusion", action="store_true")
+            command.add_argument("--memory-budget", metavar="SIZE", help="e.g. 64MB")
+        return command
+
+    add("compile", command_compile, "compile to a file that runs without the compiler").add_argument("-o", "--output")
+    for name, function, text in (
+        ("run", command_run, "compile and run once"),
+        ("bench", command_bench, "measure the time of a call"),
+    ):
+        command = add(name, function, text)
+        command.add_argument("--input", action="append", metavar="NAME=FILE.npy")
+        command.add_argument("--dim", action="append", metavar="NAME=SIZE", help="size of a symbolic dim")
+        if name == "run":
+            command.add_argument("--output-dir", metavar="DIR")
+            command.add_argument("--bisect", action="store_true", help="name the first pass that changes a result")
+        else:
+            command.add_argument("--against", help="a peer to compare with: onnxruntime")
+            command.add_argument("--seconds", type=float, default=2.0)
+    explain = add("explain", command_explain, "say what was done to the model and why")
+    explain.add_argument("--html", metavar="FILE")
+    explain.add_argument("--json", action="store_true")
+    add("check", command_check, "list every problem of an ONNX file")
+    add("build", command_build, "write a C header, a library and an executable").add_argument("-o", "--output")
+    train = add("train", command_train, "train with a function that returns (trainer, batches)")
+    train.add_argument("-o", "--output", metavar="FILE", help="write a checkpoint at the end")
+    train.add_argument("--resume", metavar="FILE", help="continue from a checkpoint")
+    add("targets", command_targets, "list the targets", model=False)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        arguments.function(arguments)
+    except (UsageError, IngotError, IngotRuntimeError, OSError) as error:
+        print(f"ingot: {error}", file=sys.stderr)
+        return 1
+    return 0
