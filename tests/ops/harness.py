@@ -65,6 +65,18 @@ def op_graph(op: Op, types: Sequence[TensorType]) -> Graph:
     return Graph(op.name, builder.inputs, tuple(n.value for n in nodes))
 
 
+def graph_of_samples(name: str, samples: Iterable[tuple[Op, Arrays]]) -> Graph:
+    """Several ops side by side, each on inputs of its own; all their results are outputs, in order."""
+    builder = Builder()
+    outputs: list[Value] = []
+    for number, (op, args) in enumerate(samples):
+        inputs = [builder.input(f"x{number}_{n}", type_of(a)) for n, a in enumerate(args)]
+        value = builder.emit(op, *inputs)
+        wrapped = Node(builder, value).wrap(value)
+        outputs += [n.value for n in (wrapped if isinstance(wrapped, tuple) else (wrapped,))]
+    return Graph(name, builder.inputs, tuple(outputs))
+
+
 def decomposition(op: Op, types: Sequence[TensorType]) -> Graph:
     def parts(*nodes: Node) -> Any:
         return op.decompose(*nodes)

@@ -12,8 +12,6 @@ An op without samples fails: nothing enters the language untested.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import zlib
 from typing import Any
 
@@ -27,12 +25,14 @@ from ingot.compiler.ir.graph import Graph
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.types import TensorType, f64, type_of
 from ingot.compiler.ops.base import Op, OpTypeError, Sample
+from ingot.compiler.options import Options
+from ingot.compiler.pipeline import compile_graph
+from ingot.runtime.executable import Executable
 from tests.ops import harness
 
 OPS = dict(sorted(Op.registry.items()))
 WITHOUT_SAMPLES = {"get"}  # names a result of another op; every op with several results tests it
 ONCE_DIFFERENTIABLE = {"lgamma"}  # its gradient is digamma, whose own is not in the language
-PIPELINE = importlib.util.find_spec("ingot.compiler.pipeline") is not None
 
 
 def every_sample() -> list[Any]:
@@ -56,6 +56,10 @@ def with_way_down(*ways: str) -> list[Any]:
 
 @pytest.fixture
 def args(sample: Sample) -> harness.Arrays:
+    return arguments_of(sample)
+
+
+def arguments_of(sample: Sample) -> harness.Arrays:
     seed = zlib.crc32(repr((sample.op.name, types_of(sample))).encode())
     return harness.arguments_of(sample, np.random.default_rng(seed))
 
@@ -166,13 +170,23 @@ def test_symbolic_dims_compute_the_meaning(sample: Sample, args: harness.Arrays)
     harness.assert_same(found, expected)
 
 
-@pytest.mark.skipif(not PIPELINE, reason="there is no pipeline")
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_native_code_computes_the_meaning(sample: Sample, args: harness.Arrays):
-    pipeline = importlib.import_module("ingot.compiler.pipeline")
-    graph = harness.op_graph(sample.op, [type_of(a) for a in args])
-    program = pipeline.compile(graph)
-    harness.assert_same(harness.several(program(*args)), harness.evaluate(sample.op, *args))
+@pytest.mark.parametrize(
+    "kind", [k for k in OPS.values() if k.name not in WITHOUT_SAMPLES], ids=lambda k: k.name
+)
+def test_native_code_computes_the_meaning(kind: type[Op]):
+    """All samples of an op in one program, because compiling takes longer than running."""
+    samples = list(kind.samples())
+    args = [arguments_of(sample) for sample in samples]
+    graph = harness.graph_of_samples(kind.name, [(s.op, a) for s, a in zip(samples, args, strict=True)])
+    program = compile_graph(graph, Options(cache=False)).program
+    flat = Executable(program, threads=2)(*(array for each in args for array in each))
+    found = iter(harness.several(flat))
+    for number, (sample, each) in enumerate(zip(samples, args, strict=True)):
+        expected = harness.evaluate(sample.op, *each)
+        try:
+            harness.assert_same([next(found) for _ in expected], expected)
+        except AssertionError as error:
+            raise AssertionError(f"sample {number}: {sample.op} of {types_of(sample)}: {error}") from None
 
 
 def smooth(sample: Sample) -> bool:

@@ -81,7 +81,8 @@ def test_gradient_of_scattered_products_is_right_at_zeros(updates):
 
     others = [7 * np.prod(np.delete(values, n)) for n in range(3)]
     np.testing.assert_allclose(gradient_of(scatter, data, indices, values, wrt=2), others)
-    np.testing.assert_allclose(gradient_of(scatter, data, indices, values, wrt=0), [np.prod(values), 1])
+    expected = np.array([np.prod(values), 1.0])
+    np.testing.assert_allclose(gradient_of(scatter, data, indices, values, wrt=0), expected)
 
 
 def test_ties_of_scattered_extremes_share_the_gradient():
