@@ -36,6 +36,7 @@ from ingot.compiler.ops.base import Op
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import Decompose
 from ingot.compiler.passes.fold_constants import split_constants
+from ingot.compiler.passes.motion import Motion
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.report import build_report
@@ -49,6 +50,7 @@ from ingot.runtime.program import Program
 PASSES: tuple[Pass, ...] = (
     Decompose(),  # composite ops have no way down of their own
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
+    Motion(),  # transposes meet and cancel, or become letters of contractions
 )
 
 MAXIMUM_BYTES = 1 << 47  # more than a process can address

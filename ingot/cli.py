@@ -219,7 +219,7 @@ def command_check(arguments: argparse.Namespace) -> None:
 
 
 def command_targets(arguments: argparse.Namespace) -> None:
-    for name in target.names():
+    for name in ("native", *target.NAMED):
         described = target.Target.named(name)
         print(
             f"{name:12} {described.triple:28} {described.cpu:12} {8 * described.vector_bytes}-bit vectors, "

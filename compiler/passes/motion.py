@@ -1,0 +1,160 @@
+"""Move transposes, broadcasts and reshapes to where they cost nothing.
+
+Towards the outputs, through elementwise ops: two transposes meet and cancel, and arithmetic on a stretched
+tensor is done before it is stretched. Into contractions and reductions, which take any order of axes: a
+transpose of an operand or of the result becomes a choice of letters or axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ingot.compiler.ir.graph import Builder, Graph, Value
+from ingot.compiler.ops.base import Node, Op
+from ingot.compiler.ops.contraction import Contract
+from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
+from ingot.compiler.ops.reduction import Reduction
+from ingot.compiler.ops.structure import Broadcast, Reshape, Transpose, inverse
+from ingot.compiler.passes.decompose import in_regions
+from ingot.compiler.passes.rewriting import Pass, rewrite, rule
+from ingot.compiler.passes.simplify import RULES as SIMPLIFY
+from ingot.compiler.passes.simplify import splat
+
+
+@dataclass(frozen=True)
+class Motion(Pass):
+    name: ClassVar[str] = "motion"
+    why_here: ClassVar[str] = "after layouts are chosen, so that the transposes they need meet and cancel"
+
+    def __call__(self, graph: Graph) -> Graph:
+        return in_regions(rewrite(graph, (*SIMPLIFY, *RULES)), self)
+
+
+def _elementwise_ops() -> tuple[type[Op], ...]:
+    return (*(k for k in Op.registry.values() if issubclass(k, Elementwise)), Cast, Where)
+
+
+def _is_splat(value: Value) -> bool:
+    return splat(value) is not None
+
+
+def transpose_after_elementwise(builder: Builder, value: Value) -> Value | None:
+    """f(transpose(x, p), transpose(y, p), splat) -> transpose(f(x, y, splat), p)"""
+    perms = {a.op.perm for a in value.args if isinstance(a.op, Transpose)}
+    if len(perms) != 1:
+        return None
+    (perm,) = perms
+    back = inverse(perm)
+    args: list[Value] = []
+    for arg in value.args:
+        if isinstance(arg.op, Transpose):
+            args.append(arg.args[0])
+        elif _is_splat(arg):
+            args.append(_splat_like(builder, arg, [arg.shape[p] for p in back]))
+        elif isinstance(arg.op, Broadcast):
+            args.append(_transposed_broadcast(builder, arg, back))
+        else:
+            return None
+    return builder.emit(Transpose(perm), builder.emit(value.op, *args))
+
+
+def _splat_like(builder: Builder, value: Value, shape: list) -> Value:  # type: ignore[type-arg]
+    while isinstance(value.op, Broadcast | Reshape):
+        value = value.args[0]
+    scalar = builder.emit(Reshape(()), value) if value.shape else value
+    return Node(builder, scalar).broadcast_to(tuple(shape)).value
+
+
+def _transposed_broadcast(builder: Builder, value: Value, perm: tuple[int, ...]) -> Value:
+    """transpose(broadcast(x), perm) as a broadcast of a small transpose."""
+    x = value.args[0]
+    rank = len(value.shape)
+    padded = (1,) * (rank - len(x.shape)) + x.shape
+    wide = Node(builder, x).reshape(padded).transpose(perm)
+    return wide.broadcast_to(tuple(value.shape[p] for p in perm)).value
+
+
+def broadcast_after_elementwise(builder: Builder, value: Value) -> Value | None:
+    """f(broadcast(x), broadcast(y)) -> broadcast(f(x, y)) when x and y have one shape (or are literals)"""
+    sources = [a.args[0] for a in value.args if isinstance(a.op, Broadcast) and not _is_splat(a)]
+    if not sources or any(not isinstance(a.op, Broadcast) and not _is_splat(a) for a in value.args):
+        return None
+    shape = max((s.shape for s in sources), key=len)
+    rank = len(shape)
+    padded = [(1,) * (rank - len(s.shape)) + s.shape for s in sources]
+    if any(p != shape for p in padded):
+        return None
+    args = []
+    for arg in value.args:
+        if _is_splat(arg):
+            args.append(_splat_like(builder, arg, list(shape)))
+        else:
+            args.append(Node(builder, arg.args[0]).reshape(shape).value)
+    result = builder.emit(value.op, *args)
+    return builder.emit(Broadcast(value.shape), result)
+
+
+transpose_after_elementwise.ops = _elementwise_ops()  # type: ignore[attr-defined]
+broadcast_after_elementwise.ops = _elementwise_ops()  # type: ignore[attr-defined]
+
+
+@rule(Transpose)
+def transpose_of_broadcast(builder: Builder, value: Value) -> Value | None:
+    """transpose(broadcast(x), p) -> broadcast(transpose(x, p))"""
+    assert isinstance(value.op, Transpose)
+    x = value.args[0]
+    if not isinstance(x.op, Broadcast):
+        return None
+    return _transposed_broadcast(builder, x, value.op.perm)
+
+
+@rule(Contract)
+def transposed_operand(builder: Builder, value: Value) -> Value | None:
+    """contract(transpose(a, p), b) -> contract(a, b) with a's letters in another order"""
+    op = value.op
+    assert isinstance(op, Contract)
+    for n, field in ((0, "left"), (1, "right")):
+        arg = value.args[n]
+        if isinstance(arg.op, Transpose):
+            letters = getattr(op, field)
+            moved = "".join(letters[p] for p in inverse(arg.op.perm))
+            args = list(value.args)
+            args[n] = arg.args[0]
+            return builder.emit(replace(op, **{field: moved}), *args)
+    return None
+
+
+@rule(Transpose)
+def transposed_result(builder: Builder, value: Value) -> Value | None:
+    """transpose(contract(a, b), p) -> contract(a, b) with its output letters in another order"""
+    assert isinstance(value.op, Transpose)
+    x = value.args[0]
+    if not isinstance(x.op, Contract):
+        return None
+    letters = "".join(x.op.output[p] for p in value.op.perm)
+    return builder.emit(replace(x.op, output=letters), *x.args)
+
+
+def reduce_of_transpose(builder: Builder, value: Value) -> Value | None:
+    """reduce(transpose(x, p), axes) -> transpose(reduce(x, p[axes]))"""
+    op, x = value.op, value.args[0]
+    assert isinstance(op, Reduction)
+    if not isinstance(x.op, Transpose):
+        return None
+    perm = x.op.perm
+    axes = tuple(sorted(perm[a] for a in op.axes))
+    kept = [p for p in perm if p not in axes]
+    order = sorted(kept)
+    reduced = builder.emit(type(op)(axes), x.args[0])  # type: ignore[call-arg]
+    return Node(builder, reduced).transpose(tuple(order.index(p) for p in kept)).value
+
+
+reduce_of_transpose.ops = tuple(k for k in Op.registry.values() if issubclass(k, Reduction))  # type: ignore[attr-defined]
+
+RULES: tuple[Callable[[Builder, Value], Value | None], ...] = (
+    transpose_after_elementwise, broadcast_after_elementwise, transpose_of_broadcast, transposed_operand,
+    transposed_result, reduce_of_transpose,
+)  # fmt: skip
+
