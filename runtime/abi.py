@@ -1,33 +1,35 @@
 """The contract between generated code and the runtime that calls it.
 
-Every program image exports these C functions (`ptr` = pointer, all integers little endian, C calling
+Every program image exports these C functions (`ptr` = pointer, integers little endian, C calling
 convention):
 
 `ingot_entry(ptr buffers, ptr dims, ptr arena, ptr pool, ptr failure) -> i32`
-    Runs the program once.  `buffers`: array of pointers in manifest order: inputs, states, constants,
-    outputs; an output that updates a state in place (manifest "aliases") still has its slot, holding the
-    state's pointer.  `dims`:
-    i64 value of every symbolic dim, in manifest order.  `arena`: scratch, 64-byte aligned, at least
-    `ingot_arena_bytes(dims)` bytes, contents undefined on entry and exit.  `pool`: thread pool handle or
-    null (serial).
-    `failure`: i64[4], written only on failure.  Returns 0, or a code from `FAILURES`; failure[0..2] are
-    then the integers its message names and failure[3] is the index of a manifest "sites" entry (-1: none).
-    After a failure outputs are undefined; states may have been partly updated.
+    Runs the program once; returns 0, or a code from `FAILURES`.
+    buffers   array of pointers in manifest order: inputs, states, constants, outputs.  An output that
+    updates
+              a state in place (manifest "aliases") still has its slot, which holds the state's pointer.
+    dims      i64 value of every symbolic dim, in manifest order.
+    arena     scratch, 64-byte aligned, at least `ingot_arena_bytes(dims)` bytes, undefined on entry and
+    exit.
+    pool      thread pool handle, or null: serial.
+    failure   i64[4], written only on failure: [0..2] are the integers that the code's message names, [3] is
+    an
+              index into the manifest's "sites" (-1: none).  Outputs are then undefined, and states may have
+              been partly updated.
 
-    Pointers of empty tensors may be any value and are never dereferenced.  All others are aligned to the
-    dtype's size; constants, states and freshly allocated outputs to 64 bytes.  Inputs are read only, may
-    alias one another, never alias an output.
+    Pointers of empty tensors may have any value and are never dereferenced.  All others are aligned to the
+    dtype's size; constants, the executable's own states and freshly allocated outputs to 64 bytes.  Inputs
+    are only read; they may overlap one another, never an output or a state that is updated.
 
 `ingot_entry_profile(ptr buffers, ptr dims, ptr arena, ptr pool, ptr failure, ptr times) -> i32`
-(optional)
-    The same, and adds the nanoseconds spent in kernel k of the manifest to the i64 `times[k]`.
+    Optional.  The same, and adds the nanoseconds spent in kernel k of the manifest to the i64 `times[k]`.
 
 `ingot_arena_bytes(ptr dims) -> i64`
     Exact scratch size for those dims; negative when it does not fit 63 bits.
 
 `ingot_shapes(ptr dims, ptr out) -> void`
     Writes the extents (i64) of every input, then every state, then every output, one after another.  An
-    extent that overflows 63 bits must come out negative.
+    extent that does not fit 63 bits comes out negative.
 
 `ingot_pool_create`, `ingot_pool_grow`, `ingot_pool_destroy`, `ingot_parallel_for`
     The thread pool (compiler/codegen/pool.py).  All programs of a process share one pool, so its memory

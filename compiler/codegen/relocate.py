@@ -133,17 +133,17 @@ _RELAXABLE = frozenset({41, 42})
 _MOV, _LEA = 0x8B, 0x8D
 
 
+def relaxable(machine: str, kind: int, code: bytearray | memoryview, offset: int) -> bool:
+    """Whether the relocation is that of `mov symbol@GOTPCREL(%rip), reg`."""
+    return machine == "x86_64" and kind in _RELAXABLE and offset >= 2 and code[offset - 2] == _MOV
+
+
 def relax(machine: str, kind: int, code: bytearray, offset: int) -> bool:
-    """Turn `mov symbol@GOTPCREL(%rip), reg` into `lea symbol(%rip), reg`, which needs no GOT slot."""
-    if machine != "x86_64" or kind not in _RELAXABLE or offset < 2 or code[offset - 2] != _MOV:
+    """Make such a `mov` a `lea symbol(%rip), reg`, which needs no GOT slot; False: it is something else."""
+    if not relaxable(machine, kind, code, offset):
         return False
     code[offset - 2] = _LEA
     return True
-
-
-def relaxable(machine: str, kind: int, code: memoryview, offset: int) -> bool:
-    """Whether `relax` would succeed."""
-    return machine == "x86_64" and kind in _RELAXABLE and offset >= 2 and code[offset - 2] == _MOV
 
 
 STUB_BYTES = 16

@@ -257,6 +257,56 @@ def test_an_input_that_is_the_state_itself_is_copied(program: Program) -> None:
     assert list(executable.states["s"]) == [2, 3, 4]
 
 
+SYMBOLIC_STATE = """
+; buffers: state s[n], next[n] (the same memory); next[i] = s[i] + i
+define i32 @ingot_entry(ptr %buffers, ptr %dims, ptr %arena, ptr %pool, ptr %failure) {
+entry:
+  %s = load ptr, ptr %buffers
+  %n = load i64, ptr %dims
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%j, %loop]
+  %p = getelementptr i64, ptr %s, i64 %i
+  %v = load i64, ptr %p
+  %t = add i64 %v, %i
+  store i64 %t, ptr %p
+  %j = add i64 %i, 1
+  %more = icmp ult i64 %j, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret i32 0
+}
+define i64 @ingot_arena_bytes(ptr %dims) { ret i64 0 }
+define void @ingot_shapes(ptr %dims, ptr %out) {
+  %n = load i64, ptr %dims
+  %p1 = getelementptr i64, ptr %out, i64 1
+  store i64 %n, ptr %out
+  store i64 %n, ptr %p1
+  ret void
+}
+"""
+
+
+def test_a_state_with_symbolic_dims_must_be_bound_and_binds_them(program: Program) -> None:
+    vector = ("i64", ("n",))
+    manifest = Manifest(
+        program.manifest.target,
+        states=(TensorSpec("s", *vector),),
+        outputs=(TensorSpec("next", *vector),),
+        dims=(DimSpec("n", 1),),
+        aliases={"next": "s"},
+    )
+    image = image_of(SYMBOLIC_STATE, pool_module(HOST), exports=REQUIRED_EXPORTS)
+    executable = Executable(Program(manifest, image))
+    with pytest.raises(ArgumentError, match=r"state s: i64\[n\] has symbolic dims; give it an array"):
+        executable()
+    for length in (3, 5):
+        mine = np.zeros(length, np.int64)
+        executable.bind_state("s", mine)
+        executable()
+        assert list(mine) == list(range(length))
+
+
 # What it says about itself
 
 
