@@ -1,0 +1,123 @@
+"""Elementary functions as LLVM IR: vectors in, vectors out, no library calls.
+
+Operands are scalars or vectors of float or double. The code is straight-line and branch-free, except that functions
+with a rare slow path or a loop become one call of a private function of the same module; either way the caller's
+current block stays the current block. Every function is correct over the whole range of its arguments: subnormals,
+infinities, NaN and signed zeros behave as NumPy's. ``ULP`` states the largest error in units in the last place of
+the exact result, for targets with and without fused multiply-add; 0.5 is the best possible.
+
+f16 and bf16 are not handled here: compute in f32 and round.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ingot.compiler.codegen.math import (
+    exponential,
+    inverse_trigonometric,
+    logarithm,
+    power,
+    rounding,
+    trigonometric,
+)
+from ingot.compiler.codegen.math.lanes import F32, F64, Lanes, MathTarget, Scope, magnitude, square_root
+
+__all__ = ["BINARY", "ULP", "UNARY", "Elementary", "MathTarget", "emit_binary", "emit_unary"]
+
+
+@dataclass(frozen=True)
+class Elementary:
+    """One function: how it is computed in each format, and the error bounds in units in the last place."""
+
+    f32: Callable[..., Lanes]
+    f64: Callable[..., Lanes]
+    f32_bound: float
+    f64_bound: float
+
+
+def _both(function: Callable[..., Lanes], f32_bound: float, f64_bound: float) -> Elementary:
+    return Elementary(function, function, f32_bound, f64_bound)
+
+
+def _exact(function: Callable[..., Lanes]) -> Elementary:
+    return Elementary(function, function, 0.0, 0.0)
+
+
+UNARY: dict[str, Elementary] = {
+    "exp": _both(exponential.exp, 1.2, 1.2),
+    "exp2": _both(exponential.exp2, 1.1, 1.1),
+    "expm1": _both(exponential.expm1, 1.2, 1.2),
+    "sinh": _both(exponential.sinh, 1.6, 1.6),
+    "cosh": _both(exponential.cosh, 1.6, 1.6),
+    "tanh": _both(exponential.tanh, 2.1, 2.1),
+    "sigmoid": _both(exponential.sigmoid, 2.0, 2.0),
+    "softplus": _both(exponential.softplus, 2.4, 2.0),
+    "log": _both(logarithm.log, 1.0, 1.0),
+    "log2": _both(logarithm.log2, 1.0, 1.0),
+    "log10": _both(logarithm.log10, 1.0, 1.0),
+    "log1p": _both(logarithm.log1p, 1.0, 1.0),
+    "asinh": _both(logarithm.asinh, 2.0, 2.0),
+    "acosh": _both(logarithm.acosh, 2.0, 2.0),
+    "atanh": _both(logarithm.atanh, 2.0, 2.0),
+    "sqrt": _both(square_root, 0.5, 0.5),
+    "rsqrt": _both(power.rsqrt, 1.5, 1.5),
+    "cbrt": Elementary(power.cbrt_f32, power.cbrt, 0.51, 0.51),
+    "sin": _both(trigonometric.sin, 1.6, 1.4),
+    "cos": _both(trigonometric.cos, 1.6, 1.4),
+    "tan": _both(trigonometric.tan, 1.4, 1.6),
+    "asin": _both(inverse_trigonometric.asin, 1.7, 1.7),
+    "acos": _both(inverse_trigonometric.acos, 1.2, 1.2),
+    "atan": _both(inverse_trigonometric.atan, 1.4, 1.9),
+    "floor": _exact(rounding.floor),
+    "ceil": _exact(rounding.ceil),
+    "round": _exact(rounding.round_even),
+    "trunc": _exact(rounding.trunc),
+    "sign": _exact(rounding.sign),
+    "abs": _exact(magnitude),
+}
+
+BINARY: dict[str, Elementary] = {
+    "pow": Elementary(power.power_f32, power.power, 0.51, 1.0),
+    "atan2": _both(inverse_trigonometric.atan2, 1.7, 2.0),
+    "hypot": Elementary(power.hypot_f32, power.hypot, 0.51, 0.51),
+    "copysign": _exact(rounding.copysign),
+    "minimum": _exact(rounding.minimum),
+    "maximum": _exact(rounding.maximum),
+}
+
+ULP: dict[tuple[str, str], float] = {
+    (name, form): getattr(function, f"{form}_bound")
+    for table in (UNARY, BINARY)
+    for name, function in table.items()
+    for form in ("f32", "f64")
+}
+
+
+def emit_unary(name: str, builder: ir.IRBuilder, x: ir.Value, target: MathTarget) -> ir.Value:
+    """``name(x)`` for a scalar or vector of float or double."""
+    return _emit(UNARY, name, builder, target, x)
+
+
+def emit_binary(name: str, builder: ir.IRBuilder, x: ir.Value, y: ir.Value, target: MathTarget) -> ir.Value:
+    """``name(x, y)`` for two scalars or vectors of the same type, of float or double."""
+    return _emit(BINARY, name, builder, target, x, y)
+
+
+def _emit(
+    table: dict[str, Elementary], name: str, builder: ir.IRBuilder, target: MathTarget, *operands: ir.Value
+) -> ir.Value:
+    function = table.get(name)
+    if function is None:
+        raise KeyError(f"no elementary function {name!r} of {len(operands)} operands; there are: {', '.join(table)}")
+    kind = operands[0].type
+    width = kind.count if isinstance(kind, ir.VectorType) else 0
+    element = kind.element if width else kind
+    if element not in (F32.real_type, F64.real_type) or any(operand.type != kind for operand in operands):
+        types = ", ".join(str(operand.type) for operand in operands)
+        raise TypeError(f"{name} of {types}: needs float or double, or vectors of them, all of one type")
+    scope = Scope(builder, target, width)
+    lanes = [Lanes(scope, element, operand) for operand in operands]
+    return (function.f32 if element == F32.real_type else function.f64)(*lanes).value
