@@ -53,6 +53,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
         if depth > REWRITES_PER_VALUE:
             raise RecursionError(f"rules rewrite each other in circles at {value}")
         depth += 1
+        source, builder.source = builder.source, value.source  # what a rule makes comes from what it replaces
         try:
             for function in by_op.get(type(value.op), ()):
                 replacement = function(builder, value)
@@ -64,6 +65,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
                     return replacement
         finally:
             depth -= 1
+            builder.source = source
         return None
 
     return replay(graph, Builder(offer))
