@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ingot.compiler.ir.tensor import Kernel
-from ingot.compiler.schedule.recipes import elementwise, fallback, reduction, rows
+from ingot.compiler.schedule.recipes import contraction, elementwise, fallback, reduction, rows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 
@@ -17,6 +17,7 @@ Recipe = Callable[[Kernel, Target, ScheduleOptions], "Scheduled | None"]
 
 RECIPES: dict[str, Recipe] = {
     "elementwise": elementwise.recipe,
+    "contraction": contraction.recipe,
     "reduction": reduction.recipe,
     "rows": rows.recipe,
     "fallback": fallback.recipe,
