@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value, input_of, users_of
+from ingot.compiler.ir.interpret.graph import symbols_of
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.structure import Constant
@@ -99,7 +100,7 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
 
 
 def _is_static(op: Op) -> bool:
-    return not op.regions
+    return not op.regions and not symbols_of(op)
 
 
 def _worth_storing(value: Value) -> bool:
