@@ -18,6 +18,7 @@ the caller's stack, one for each value of the enclosing function that the body u
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ingot.compiler.ir import loops, traverse
@@ -51,11 +52,26 @@ done:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function as LLVM IR: a module of its own that defines `name`."""
+    """A function as LLVM IR: the text of its functions, and what they need declared, by name."""
 
     name: str
-    text: str
+    body: str
+    globals: Mapping[str, str]
     sites: tuple[str, ...]  # where it can fail; empty: it cannot
+
+    @property
+    def text(self) -> str:
+        return module_text([self])
+
+
+def module_text(kernels: Iterable[Kernel]) -> str:
+    """One module of several kernels."""
+    shared: dict[str, str] = {}
+    bodies = []
+    for kernel in kernels:
+        shared.update(kernel.globals)
+        bodies.append(kernel.body)
+    return "\n".join([*shared.values(), *bodies, ""])
 
 
 def dims_of(function: loops.Function) -> tuple[Symbol, ...]:

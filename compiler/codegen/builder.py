@@ -114,6 +114,14 @@ def lane_constants(element: ir.IntType, numbers: Sequence[int]) -> Value:
     return Value(kind, str(kind), f"<{body}>")
 
 
+def truth_of(condition: Value) -> bool | None:
+    """What a condition is known to be, in all lanes."""
+    return _TRUTHS.get(condition.ref)
+
+
+_TRUTHS = {"true": True, "false": False, "splat (i1 true)": True, "splat (i1 false)": False}
+
+
 def poison(kind: ir.Type) -> Value:
     return Value(kind, str(kind), "poison")
 
@@ -150,6 +158,7 @@ class Module:
     def __init__(self, name: str = "") -> None:
         self.declarations: dict[str, str] = {}
         self.functions: list[str] = []
+        self.metadata: dict[str, str] = {}
         # What code written for llvmlite declares; only `globals` is ever read back.
         self.foreign = ir.Module(name)
 
@@ -160,10 +169,14 @@ class Module:
             self.declarations[name] = f"declare {result} {reference}({arguments}) {attributes}".rstrip()
         return reference
 
+    def globals(self) -> dict[str, str]:
+        """Everything outside the functions, by name: the same name means the same text in every module."""
+        foreign = {name: str(f).rstrip() for name, f in self.foreign.globals.items()}
+        metadata = {name: f"{name} = {node}" for name, node in self.metadata.items()}
+        return {**foreign, **self.declarations, **metadata}
+
     def text(self) -> str:
-        known = self.declarations
-        foreign = [str(f).rstrip() for name, f in self.foreign.globals.items() if name not in known]
-        return "\n".join([*known.values(), *foreign, *self.functions]) + "\n"
+        return "\n".join([*self.globals().values(), *self.functions, ""])
 
 
 class Builder:
@@ -484,6 +497,9 @@ class Builder:
 
     def select(self, condition, a, b, free: bool = False):
         c, x, y = self.operand(condition), self.operand(a), self.operand(b)
+        decided = truth_of(c)
+        if decided is not None:
+            return x if decided else y
         body = f"select {c.text} {c.ref}, {x.text} {x.ref}, {y.text} {y.ref}"
         return self.pure(x.type, x.text, body, (c, x, y), free)
 

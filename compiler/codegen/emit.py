@@ -14,13 +14,13 @@ from llvmlite import ir
 
 from ingot.compiler.codegen.abi import Kernel, dims_of
 from ingot.compiler.codegen.analysis import Analysis, accesses, runs_in_lanes
-from ingot.compiler.codegen.builder import I64, POINTER, Block, Builder, Module, Scope, Value, integer
+from ingot.compiler.codegen.builder import I64, POINTER, Block, Builder, Module, Scope, Value, integer, truth_of
 from ingot.compiler.codegen.elements import memory_text
 from ingot.compiler.codegen.expressions import Expressions
 from ingot.compiler.codegen.frame import CodegenError, Frame, Lanes, Sites, at_least_one
 from ingot.compiler.codegen.index import LaneVariable
 from ingot.compiler.codegen.memory import Memory
-from ingot.compiler.codegen.registers import Registers, Slot
+from ingot.compiler.codegen.registers import MixedLanes, Registers, Slot
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim
@@ -32,24 +32,33 @@ STACK_ALIGNMENT = 64
 
 def emit_kernel(function: loops.Function, name: str, target: Target) -> Kernel:
     """A function as a module of its own; `name` is its symbol."""
-    program = Program(name, target, Analysis(function))
-    emitter = FunctionEmitter(program, name, _kernel_arguments(function))
+    analysis = Analysis(function)
+    try:
+        return _emit(function, name, target, analysis, strict=False)
+    except MixedLanes:
+        return _emit(function, name, target, analysis, strict=True)
+
+
+def _emit(function: loops.Function, name: str, target: Target, analysis: Analysis, strict: bool) -> Kernel:
+    program = Program(name, target, analysis, strict)
+    dims = dims_of(function)
+    emitter = FunctionEmitter(program, name, _kernel_arguments(len(function.parameters), len(dims)))
     arguments = iter(emitter.builder.arguments)
     for buffer in function.parameters:
         emitter.frame.pointers[buffer] = next(arguments)
-    for symbol in dims_of(function):
+    for symbol in dims:
         emitter.frame.indices.values[symbol] = next(arguments)
     emitter.pool, failure = next(arguments), next(arguments)
     emitter.frame.failure = lambda: failure
     emitter.emit(function.body)
     emitter.finish(f"define void @{symbol_text(name)}")
-    return Kernel(name, program.module.text(), tuple(program.sites.numbers))
+    module = program.module
+    return Kernel(name, "\n".join(module.functions), module.globals(), tuple(program.sites.numbers))
 
 
-def _kernel_arguments(function: loops.Function) -> list[tuple[ir.Type, str]]:
-    buffers = [(POINTER, f"b{n}") for n in range(len(function.parameters))]
-    dims = [(I64, f"d{n}") for n in range(len(dims_of(function)))]
-    return [*buffers, *dims, (POINTER, "pool"), (POINTER, "failure")]
+def _kernel_arguments(buffers: int, dims: int) -> list[tuple[ir.Type, str]]:
+    numbered = [*((POINTER, f"b{n}") for n in range(buffers)), *((I64, f"d{n}") for n in range(dims))]
+    return [*numbered, (POINTER, "pool"), (POINTER, "failure")]
 
 
 def symbol_text(name: str) -> str:
@@ -64,6 +73,7 @@ class Program:
     name: str
     target: Target
     analysis: Analysis
+    strict: bool = False  # blend every masked store to a register buffer
 
     def __post_init__(self) -> None:
         self.module = Module()
@@ -93,7 +103,7 @@ class FunctionEmitter:
         self.frame.stop = self._stop
         self.indices = self.frame.indices
         self.memory = Memory(self.frame)
-        self.registers = Registers(self.frame, program.analysis.layouts)
+        self.registers = Registers(self.frame, program.analysis.layouts, program.strict)
         self.expressions = Expressions(self.frame, self.memory, self.registers)
         self.indices.varying_opaque = self.expressions.varies
 
@@ -107,6 +117,8 @@ class FunctionEmitter:
         self.builder.block.terminator = "ret void"
 
     def finish(self, header: str) -> None:
+        if self.frame.streams and self.program.target.is_x86:
+            self.builder.call_effect("llvm.x86.sse.sfence", "void")  # before another thread is told
         self._stop()
         self.builder.finish(f"{header}({self.signature}) nounwind")
 
@@ -233,8 +245,7 @@ class FunctionEmitter:
         final = self.registers.values(slots)
         entered = prologue.block
         builder.phi(head, [(integer(0), entered), (following, latch)], variable.ref)
-        for (slot, phi), last in zip(carried, final, strict=True):
-            builder.phi(head, [(slot.value, entered), (last.value, latch)], phi.ref)
+        self._close(head, carried, final, entered, latch)
         builder.leave()
         builder.branch(head)
         if guard_head is not None:
@@ -279,18 +290,26 @@ class FunctionEmitter:
         final = self.registers.values(slots)
         entered = outer.block
         builder.phi(head, [(integer(0), entered), (following, latch)], rounds.ref)
-        for (slot, phi), last in zip(carried, final, strict=True):
-            builder.phi(head, [(slot.value, entered), (last.value, latch)], phi.ref)
+        self._close(head, carried, final, entered, latch)
         builder.leave()
         builder.branch(head)
         outer.block = after
         self.registers.restore(slots, _available(held, outer))
         frame.written(writes)
 
+    def _close(
+        self, head: Block, carried: list[tuple[Slot, Value]], final: list[Slot], entered: Block, latch: Block
+    ) -> None:
+        """The phis of a loop's registers, now that their values at its end are known."""
+        for (first, phi), last in zip(carried, final, strict=True):
+            last.check_carried(first)
+            self.builder.phi(head, [(first.value, entered), (last.value, latch)], phi.ref)
+
     def _if(self, statement: loops.If) -> None:
         condition = self.expressions.evaluate(statement.condition)
-        if condition.ref in ("true", "false"):
-            self.emit(statement.then if condition.ref == "true" else statement.otherwise)
+        decided = truth_of(condition)
+        if decided is not None:
+            self.emit(statement.then if decided else statement.otherwise)
         elif condition.lanes:
             with self.frame.where(condition):
                 self.emit(statement.then)

@@ -9,11 +9,11 @@ deep; only lazy arms and run-time indices recurse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ingot.compiler.codegen import convert
-from ingot.compiler.codegen.builder import I64, Value, constant, integer, like
+from ingot.compiler.codegen.builder import Value, constant, truth_of
 from ingot.compiler.codegen.elements import number
 from ingot.compiler.codegen.frame import CodegenError, Frame, as_index
 from ingot.compiler.codegen.memory import Memory
@@ -32,12 +32,22 @@ from ingot.compiler.ir.scalar import (
     Scalar,
     children,
 )
-from ingot.compiler.ir.symbolic import Opaque
+from ingot.compiler.ir.symbolic import Dim, Opaque
 from ingot.compiler.ir.traverse import nodes
-from ingot.compiler.ir.types import i64
+from ingot.compiler.ir.types import boolean, i64
 from ingot.runtime.abi import Failure
 
+WIDEST_STRIDE = 1 << 20  # of lanes that are compared as 32-bit integers
+
 _RELATIONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_DECISIONS: dict[str, Callable[[Dim, Dim], bool | None]] = {
+    "lt": symbolic.less,
+    "le": symbolic.less_equal,
+    "gt": lambda a, b: symbolic.less(b, a),
+    "ge": lambda a, b: symbolic.less_equal(b, a),
+    "eq": symbolic.equal,
+    "ne": lambda a, b: None if (same := symbolic.equal(a, b)) is None else not same,
+}
 
 
 class Expressions:
@@ -128,7 +138,7 @@ class Expressions:
         name = node.function.name
         if name == "select" and self._is_lazy(node):
             return self._select(node)
-        if name in _RELATIONS and self.frame.lanes is not None:
+        if name in _RELATIONS:
             compared = self._compare_indices(name, *node.args)
             if compared is not None:
                 return compared
@@ -140,16 +150,26 @@ class Expressions:
         return apply(Operation(self.frame.builder, self.frame.target, first, second), name, arguments)
 
     def _compare_indices(self, name: str, left: Scalar, right: Scalar) -> Value | None:
-        """`lane*c + a < b` as `lane*c < b - a`: one scalar difference and a compare of narrow lanes."""
-        frame = self.frame
-        if not (isinstance(left, IndexValue) and isinstance(right, IndexValue) and frame.lanes is not None):
+        """A comparison of index expressions: decided now where the values of unrolled variables decide it.
+
+        For lanes `lane*c + a < b` is `lane*c < b - a`: one scalar difference and a compare of narrow lanes.
+        """
+        if not (isinstance(left, IndexValue) and isinstance(right, IndexValue)):
             return None
-        difference = frame.indices.resolve(left.dim) - frame.indices.resolve(right.dim)
-        stride = frame.indices.stride(difference)
-        if not isinstance(stride, int) or stride == 0 or abs(stride) > 1 << 20:
+        indices = self.frame.indices
+        first, second = indices.resolve(left.dim), indices.resolve(right.dim)
+        if first is not left.dim or second is not right.dim:
+            decided = _DECISIONS[name](first, second)
+            if decided is not None:
+                return number(decided, boolean)
+        if self.frame.lanes is None:
             return None
-        bound = frame.indices.value(-frame.indices.first(difference, stride))
-        return frame.compare_lanes(_RELATIONS[name], stride, bound)
+        difference = first - second
+        stride = indices.stride(difference)
+        if not isinstance(stride, int) or stride == 0 or abs(stride) > WIDEST_STRIDE:
+            return None
+        bound = indices.value(-indices.first(difference, stride))
+        return self.frame.compare_lanes(_RELATIONS[name], stride, bound)
 
     # --- lazy select
 
@@ -173,6 +193,9 @@ class Expressions:
 
     def _select(self, node: Apply) -> Value:
         condition = self._value(node.args[0])
+        decided = truth_of(condition)
+        if decided is not None:
+            return self._value(node.args[1] if decided else node.args[2])
         if condition.lanes:
             return self._select_lanes(condition, node.args[1], node.args[2])
         return self._select_branch(condition, node.args[1], node.args[2])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ingot.compiler.codegen.builder import I1, I8, I32, POINTER, Value, constant, integer, like, mangled, poison
+from ingot.compiler.codegen.builder import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
 from ingot.compiler.codegen.elements import memory_text, memory_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
 from ingot.compiler.ir import symbolic
@@ -75,18 +75,12 @@ class Memory:
         """The element in register form: a scalar when all lanes read the same, else a vector."""
         offset = self.offset(buffer, index)
         if self.frame.lanes is None:
-            return self._registered(self._load_one(buffer, offset))
+            return self._load_one(buffer, offset)
         is_safe = self.frame.condition is None or self.is_inside(buffer, index)
         mask = self.frame.lanes.tail if is_safe else self.frame.active()
         if not self.frame.indices.varies(offset):
-            if is_safe:
-                return self._registered(self._load_one(buffer, offset))
-            return self._registered(self._load_if_any(buffer, offset, mask))
-        return self._registered(self._load_lanes(buffer, offset, mask))
-
-    def _registered(self, value: Value) -> Value:
-        """bool: from a byte to a truth value."""
-        return value
+            return self._load_one(buffer, offset) if is_safe else self._load_if_any(buffer, offset, mask)
+        return self._load_lanes(buffer, offset, mask)
 
     def _load_one(self, buffer: Buffer, offset: Dim) -> Value:
         return self._read_vector(buffer, self.pointer(buffer, offset), 0)
@@ -97,6 +91,7 @@ class Memory:
         return self._read(buffer, kind, body, (pointer,))
 
     def _read(self, buffer: Buffer, kind: ir.Type, body: str, operands: tuple[Value, ...]) -> Value:
+        """The result of a reading instruction in register form: bool from a byte to a truth value."""
         memory = self.frame.memory(buffer)
         value = self.builder.read(kind, body, operands, memory, self.frame.version(memory))
         if buffer.dtype.kind == "bool":
@@ -245,7 +240,29 @@ class Memory:
         self.builder.effect(f"call void {function}({value!r}, {aligned}, {active!r})")
 
     def _stream(self, buffer: Buffer, pointer: Value, value: Value) -> None:
-        self._write(buffer, pointer, value)
+        """Past the caches. x86 can do so only at aligned addresses, which is known when the program runs."""
+        builder = self.builder
+        builder.program.metadata["!0"] = "!{i32 1}"
+        self.frame.streams = True
+        if not self.frame.target.is_x86:
+            self._write(buffer, pointer, value, ", !nontemporal !0")
+            return
+        size = value.lanes * buffer.dtype.itemsize
+        address = builder.index_convert("ptrtoint", pointer, I64)
+        rest = builder.index_binary("and", address, integer(size - 1))
+        is_aligned = builder.icmp("==", rest, integer(0), "u", free=True)
+        scope, after = builder.scope, builder.new_block("stored")
+        heads = []
+        for name, line in (
+            ("streaming", f"store {value!r}, ptr {pointer.ref}, align {size}, !nontemporal !0"),
+            ("cached", f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"),
+        ):
+            heads.append(builder.enter(name, barrier=True).block)
+            builder.effect(line)
+            builder.branch(after)
+            builder.leave()
+        builder.cbranch(is_aligned, *heads)
+        scope.block = after
 
     def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
         offset = self.offset(buffer, index)

@@ -1,7 +1,8 @@
 """Functions to a linked image: emit, compile in parallel, link with the thread pool.
 
-Each kernel is a module of its own, so LLVM compiles several at once. Kernels whose text is the same but for the name
-are compiled once. Nothing is left for LLVM's IR passes to do (hoisting, common subexpressions, registers and vectors
+Kernels are compiled in modules of about MODULE_CHARACTERS: enough of them to keep several threads busy, few enough that
+LLVM's fixed cost of a module (about 3 ms) does not count. Kernels whose text is the same but for the name are compiled
+once. Nothing is left for LLVM's IR passes to do (hoisting, common subexpressions, registers and vectors
 are done by construction), so none run: on kernels without spills they change the compile time and not the code
 (see docs/decisions.md).
 """
@@ -10,10 +11,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ingot.compiler.codegen.abi import SUPPORT, Kernel
+from ingot.compiler.codegen.abi import SUPPORT, Kernel, module_text
 from ingot.compiler.codegen.emit import emit_kernel
 from ingot.compiler.codegen.entry import Callee, Interface, emit_entry
 from ingot.compiler.codegen.link import link
@@ -25,6 +26,7 @@ from ingot.compiler.target import Target
 from ingot.runtime.abi import ENTRY_PROFILE, PARALLEL_FOR, REQUIRED_EXPORTS
 from ingot.runtime.image import Image
 
+MODULE_CHARACTERS = 40_000  # 10 to 20 ms of LLVM; the cut does not depend on the number of workers
 PASSES: tuple[str, ...] = ()
 LEVEL = 2  # of the code generator: 0 keeps every value in memory, 1 to 3 give the same code here
 
@@ -65,8 +67,8 @@ def compile_functions(
         shapes=tuple(d for p in entry.parameters for d in p.shape) if shapes is None else tuple(shapes),
     )
     module = emit_entry(entry, interface, emitted.callees, target, emitted.sites, profile)
-    texts = {**emitted.texts, "entry": module.text}
-    modules = [*texts.values(), SUPPORT, pool_module(target.triple)]
+    texts = {**{name: kernel.text for name, kernel in emitted.kernels.items()}, "entry": module.text}
+    modules = [*_modules(emitted.kernels.values()), module.text, SUPPORT, pool_module(target.triple)]
     objects = emit_objects(
         modules, target.triple, target.cpu, target.features, LEVEL, workers or _workers(), PASSES
     )
@@ -77,39 +79,51 @@ def compile_functions(
         sites=module.sites,
         parallel=any(f"@{PARALLEL_FOR}(" in text for text in texts.values()),
         texts=texts,
-        compiled=len(emitted.texts),
+        compiled=len(emitted.kernels),
     )
+
+
+def _modules(kernels: Iterable[Kernel]) -> list[str]:
+    """The kernels, several to a module."""
+    groups: list[list[Kernel]] = []
+    size = MODULE_CHARACTERS
+    for kernel in kernels:
+        if size >= MODULE_CHARACTERS:
+            groups.append([])
+            size = 0
+        groups[-1].append(kernel)
+        size += len(kernel.body)
+    return [module_text(group) for group in groups]
 
 
 @dataclass(frozen=True)
 class _Emitted:
-    texts: dict[str, str]  # symbol -> module, each different
+    kernels: dict[str, Kernel]  # symbol -> kernel, each different
     callees: dict[loops.Function, Callee]
     sites: tuple[str, ...]
 
 
 def _emit_kernels(functions: Sequence[loops.Function], target: Target) -> _Emitted:
-    """A module for each kernel that differs from all before it."""
-    texts: dict[str, str] = {}
+    """Each kernel that differs from all before it."""
+    kernels: dict[str, Kernel] = {}
     symbols: dict[str, str] = {}  # text with the name left out -> symbol
     callees: dict[loops.Function, Callee] = {}
     sites: list[str] = []
     for number, function in enumerate(functions):
         kernel = emit_kernel(function, _PLACEHOLDER, target)
-        symbol = symbols.get(kernel.text)
+        symbol = symbols.get(kernel.body)
         if symbol is None:
-            symbol = _unique(function.name, texts)
-            symbols[kernel.text] = symbol
-            texts[symbol] = kernel.text.replace(_PLACEHOLDER, symbol)
+            symbol = symbols[kernel.body] = _unique(function.name, kernels)
+            kernels[symbol] = replace(kernel, name=symbol, body=kernel.body.replace(_PLACEHOLDER, symbol))
         callees[function] = Callee(kernel, symbol, len(sites), number)
         sites.extend(kernel.sites)
-    return _Emitted(texts, callees, tuple(sites))
+    return _Emitted(kernels, callees, tuple(sites))
 
 
 _PLACEHOLDER = "ingot.kernel"  # cannot be the name of a kernel: a dot
 
 
-def _unique(name: str, taken: Mapping[str, str]) -> str:
+def _unique(name: str, taken: Mapping[str, object]) -> str:
     """A readable symbol that no other kernel has, and no function of the runtime."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name) or "kernel"
     plain = plain if not plain.startswith(("ingot_", "llvm")) and not plain[0].isdigit() else f"kernel_{plain}"

@@ -29,17 +29,28 @@ class Layout:
     width: int
 
 
+class MixedLanes(Exception):
+    """A loop stores to different lanes of one slot in turn: what one round leaves undefined another defines."""
+
+
 @dataclass(frozen=True)
 class Slot:
     value: Value
     defined: Dim | None  # lanes below this were stored; None: none, or all of a scalar
+    unblended: Dim | None = None  # lanes below this were stored while none were defined
+
+    def check_carried(self, first: Slot) -> None:
+        """A loop started with `first` and ends with this slot: the next round must find as little defined."""
+        if first.defined is None and self.unblended is not None and self.unblended != self.defined:
+            raise MixedLanes
 
 
 class Registers:
     """The current value of every slot of every register buffer in reach."""
 
-    def __init__(self, frame: Frame, layouts: dict[Buffer, Layout]) -> None:
+    def __init__(self, frame: Frame, layouts: dict[Buffer, Layout], strict: bool) -> None:
         self.frame = frame
+        self.strict = strict
         self.layouts = layouts
         self.slots: dict[Buffer, dict[Key, Slot]] = {}
 
@@ -95,10 +106,12 @@ class Registers:
         mask = frame.active()
         if mask is None:
             return Slot(value, extent)
-        if frame.condition is None and (old.defined is None or old.defined == extent):
-            return Slot(value, extent)
-        blend = frame.builder.select(mask, value, old.value)
-        return Slot(blend, extent if old.defined is None else frame.lanes.width)
+        if frame.condition is None and not self.strict:
+            if old.defined == extent:
+                return Slot(value, extent, old.unblended)
+            if old.defined is None:
+                return Slot(value, extent, extent)
+        return Slot(frame.builder.select(mask, value, old.value), frame.lanes.width, old.unblended)
 
     def _slot(self, buffer: Buffer, key: Key) -> Slot:
         try:
@@ -162,4 +175,4 @@ class Registers:
             value = one.value
             if one.value.ref != other.value.ref:
                 value = self.frame.builder.phi(block, [(one.value, first[1]), (other.value, second[1])])
-            self.slots[place[0]][place[1]] = Slot(value, defined)
+            self.slots[place[0]][place[1]] = Slot(value, defined, one.unblended or other.unblended)

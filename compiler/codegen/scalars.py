@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingot.compiler.codegen import math
-from ingot.compiler.codegen.builder import I1, Builder, Value, constant, element_of
+from ingot.compiler.codegen.builder import I1, Builder, Value, constant, element_of, truth_of
 from ingot.compiler.codegen.convert import convert
 from ingot.compiler.codegen.math.lanes import MathTarget
 from ingot.compiler.ir.types import DType, f32
@@ -291,6 +291,22 @@ def _not(op: Operation, x: Value) -> Value:
     return op.builder.not_(x)
 
 
+def _and(op: Operation, x: Value, y: Value) -> Value:
+    for one, other in ((x, y), (y, x)):
+        decided = truth_of(one)
+        if decided is not None:
+            return other if decided else one
+    return op.builder.and_(x, y)
+
+
+def _or(op: Operation, x: Value, y: Value) -> Value:
+    for one, other in ((x, y), (y, x)):
+        decided = truth_of(one)
+        if decided is not None:
+            return one if decided else other
+    return op.builder.or_(x, y)
+
+
 def _shift(op: Operation, x: Value, y: Value, code: Callable[[Value, Value], Value], beyond: Value) -> Value:
     """Shifts by the width or more, negative counts included, give `beyond`."""
     builder, bits = op.builder, op.dtype.bits
@@ -335,8 +351,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda op, x: op.intrinsic("sqrt", x),
     "rsqrt": lambda op, x: op.builder.fdiv(op.number(x, 1), op.intrinsic("sqrt", x)),
     "copysign": lambda op, x, y: op.intrinsic("copysign", x, y),
-    "and": lambda op, x, y: op.builder.and_(x, y),
-    "or": lambda op, x, y: op.builder.or_(x, y),
+    "and": _and, "or": _or,
     "xor": lambda op, x, y: op.builder.xor(x, y),
     "eq": _comparison("=="), "ne": _comparison("!="), "lt": _comparison("<"), "le": _comparison("<="),
     "gt": _comparison(">"), "ge": _comparison(">="), "isnan": _isnan, "isinf": _isinf,
