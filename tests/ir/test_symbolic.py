@@ -406,6 +406,10 @@ window, tap = Variable("window", 0, (height - 3) // 2), Variable("tap", 0, 2)
         (less_equal(anything, maximum(x, 4 * anything) // 4), True),
         (less_equal(anything, maximum(x, 4 * anything - 1) // 4), None),
         (less_equal(2 * anything, 2 * (maximum(x, 4 * anything) // 4) + 1), True),
+        (is_nonnegative(5 * (maximum(x, 4 * anything + 3) // 4) - 5 * anything + k4), True),
+        (is_nonnegative(5 * (maximum(x, 4 * anything + 3) // 4) - 5 * anything + k4 - 1), None),
+        (is_nonnegative(5 * anything - 5 * (minimum(x, 4 * anything) // 4) + k4), True),
+        (is_nonnegative(5 * anything - 5 * (minimum(x, 4 * anything) // 4) + k4 - 1), None),
         (less_equal(x - 1, 2 * (x // 2)), True),
         (less_equal(x, 2 * (x // 2)), None),
         (less_equal(minimum(anything, n), n), True),
@@ -612,6 +616,16 @@ def test_large_products_expand_up_to_a_limit():
     assert is_nonnegative(square) is True
     with pytest.raises(OverflowError, match="1830 and 1830 terms"):
         _ = square * square
+
+
+def test_no_rule_expands_what_the_caller_did_not():
+    total: Dim = 0
+    for number in range(900):
+        total = total + Symbol(f"s{number}") * (number % 7 + 1)
+    quotient, remainder = total // (total + 1), (total + x) % (total + m)
+    rest = (quotient * n + remainder * 2 + total * n) // (total + n) + (x // total + n) // (total + 2)
+    assert is_nonnegative(rest) is not False
+    assert less(remainder, total + m) is not False
 
 
 def test_deep_nests_stay_cheap_and_correct():

@@ -13,6 +13,7 @@ import math
 from functools import lru_cache
 
 from ingot.compiler.ir.symbolic.expression import (
+    RULE_TERMS,
     Atom,
     Dim,
     Expr,
@@ -150,7 +151,9 @@ def _nested_quotient(dim: Expr) -> FloorDiv | None:
         for atom, power in monomial
         if isinstance(atom, FloorDiv) and coefficient == 1 == len(monomial) == power
     ]
-    return found[0] if len(found) == 1 and proves_positive(found[0].divisor) else None
+    if len(found) != 1 or size_of(found[0].divisor) * size_of(dim) > RULE_TERMS:
+        return None
+    return found[0] if proves_positive(found[0].divisor) else None
 
 
 def _unwrap_remainder(dim: Expr, divisor: Dim) -> Dim | None:
@@ -191,7 +194,7 @@ def _split_once(dim: Dim, divisor: Dim) -> tuple[Dim, Dim]:
         times = _truncate(coefficient, lead_coefficient)
         if rest is not None and times:
             quotients[rest] = times
-    if not quotients:
+    if not quotients or len(quotients) * size_of(divisor) > RULE_TERMS:
         return 0, dim
     quotient = build(quotients, quotients.pop((), 0))
     remainder = add(dim, multiply_plain(quotient, divisor), -1)
@@ -334,6 +337,8 @@ def _other_factors(monomial: Monomial, atom: Atom) -> Monomial:
 def _join_remainder(terms: dict[Monomial, int], outer: Dim, atom: Mod) -> tuple[Dim, Dim] | None:
     """k*(x%d) + k*d*(x//d) -> k*x"""
     quotient = floor_divide(atom.dividend, atom.divisor)
+    if size_of(quotient) * size_of(atom.divisor) > RULE_TERMS:
+        return None
     partner = multiply_plain(outer, multiply_plain(atom.divisor, quotient))
     divisions = 0
     for monomial, coefficient in pieces(partner):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 MAXIMUM_TERMS = 4096  # a sum that expands to more monomials is a mistake of the caller
+RULE_TERMS = 256  # no rule or proof expands a product to more
 
 
 class Rules:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from ingot.compiler.ir.symbolic.expression import (
+    RULE_TERMS,
     Atom,
     Dim,
     Expr,
@@ -125,25 +126,22 @@ def _has_nonnegative_bound(dim: Dim) -> bool:
 def _clear_quotient(dim: Dim) -> Dim | None:
     """A dim with one floor division less that can only be non-negative if this dim is.
 
-    With d >= 1: c*(x//d) + r >= 0 follows from c*(x - d + 1) + d*r >= 0 when c >= 0, from c*x + d*r >= 0 when
-    c <= 0, and already from x + d*r >= 0 when c == 1, from d*r + d - 1 - x >= 0 when c == -1.
+    With d >= 1 and q = x//d, x - d + 1 <= d*q <= x bounds d*(c*q + r) from below; and as c*q + r is an
+    integer, it is non-negative already when that bound is above -d.
     """
     if isinstance(dim, int) or not dim._divides or len(dim._terms) > SEARCH_TERMS or not _is_tractable(dim):
         return None
     quotients = {atom for monomial in dim._terms for atom, _ in monomial if isinstance(atom, FloorDiv)}
     for atom in sorted(quotients, key=_rank_key, reverse=True):
         powers = polynomial_in(dim, atom)
-        if powers.keys() != {0, 1} or not proves_positive(atom.divisor):
+        factors = (size_of(dim) + 1) * (size_of(atom.dividend) + size_of(atom.divisor) + 1)
+        if powers.keys() != {0, 1} or factors > RULE_TERMS or not proves_positive(atom.divisor):
             continue
-        coefficient, rest = powers[1], multiply(powers[0], atom.divisor)
-        if coefficient == 1:
-            return rest + atom.dividend
-        if coefficient == -1:
-            return rest + atom.divisor - 1 - atom.dividend
-        if _has_nonnegative_bound(coefficient):
-            return coefficient * (atom.dividend - atom.divisor + 1) + rest
-        if _has_nonnegative_bound(scale(coefficient, -1)):
-            return coefficient * atom.dividend + rest
+        rest = multiply(powers[0], atom.divisor) + atom.divisor - 1
+        if _has_nonnegative_bound(powers[1]):
+            return powers[1] * (atom.dividend - atom.divisor + 1) + rest
+        if _has_nonnegative_bound(scale(powers[1], -1)):
+            return powers[1] * atom.dividend + rest
     return None
 
 
@@ -236,7 +234,7 @@ def _relax_atom(
         if all_needed:
             return None
         candidates = candidates[:1]
-    if any(_substitution_size(powers, candidate) > 4 * PROOF_TERMS for candidate in candidates):
+    if any(_substitution_size(powers, candidate) > RULE_TERMS for candidate in candidates):
         return None
     return [_evaluate_polynomial(powers, candidate) for candidate in candidates], all_needed
 
