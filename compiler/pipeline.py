@@ -35,7 +35,9 @@ from ingot.compiler.ir.verify.graph import verify_graph
 from ingot.compiler.ops.base import Op
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import Decompose
+from ingot.compiler.passes.fold_batch_norm import FoldBatchNorm
 from ingot.compiler.passes.fold_constants import split_constants
+from ingot.compiler.passes.layout import Layout
 from ingot.compiler.passes.motion import Motion
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.simplify import Simplify
@@ -48,9 +50,11 @@ from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
 from ingot.runtime.program import Program
 
 PASSES: tuple[Pass, ...] = (
+    Layout(),  # while convolutions and pools are whole
     Decompose(),  # composite ops have no way down of their own
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
-    Motion(),  # transposes meet and cancel, or become letters of contractions
+    Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
+    FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
 )
 
 MAXIMUM_BYTES = 1 << 47  # more than a process can address

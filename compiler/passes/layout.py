@@ -1,0 +1,81 @@
+"""Channels last: convolutions and pools work on [batch, *space, channels].
+
+Vectors then run along channels, which are contiguous, for any kernel, stride or image size; weights become
+[*kernel, in, out], whose last axis is contiguous too. The transposes this leaves at both ends of an op cancel
+against those of its neighbours (motion), so that activations stay channels-last from layer to layer.
+Pools are changed only in models with convolutions: alone, the transposes would cost more than they save.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ingot.compiler.ir.graph import Builder, Graph, Value
+from ingot.compiler.ops.base import Node, Op
+from ingot.compiler.ops.convolution import (
+    Convolution,
+    ConvolutionFamily,
+    ConvolutionTranspose,
+    ConvolutionWeightGradient,
+)
+from ingot.compiler.ops.pooling import Pool
+from ingot.compiler.ops.structure import Transpose, inverse
+from ingot.compiler.passes.decompose import in_regions
+from ingot.compiler.passes.rewriting import Pass, Rule, rewrite
+
+
+@dataclass(frozen=True)
+class Layout(Pass):
+    name: ClassVar[str] = "layout"
+    why_here: ClassVar[str] = "before decomposition, while convolutions and pools are whole"
+
+    def __call__(self, graph: Graph) -> Graph:
+        convolutions = any(isinstance(v.op, ConvolutionFamily) for v in graph.body)
+        return in_regions(rewrite(graph, (*CONVOLUTION_RULES, *POOL_RULES)) if convolutions else graph, self)
+
+
+def data_to_last(rank: int) -> tuple[int, ...]:
+    """[batch, channels, *space] -> [batch, *space, channels]"""
+    return (0, *range(2, rank), 1)
+
+
+def weight_to_last(rank: int) -> tuple[int, ...]:
+    """[out, in, *kernel] -> [*kernel, in, out]"""
+    return (*range(2, rank), 1, 0)
+
+
+def _converted(builder: Builder, value: Value, args: tuple[str, ...], result: str) -> Value | None:
+    """The op in the other layout, between transposes. `args` and `result` say which are data, which weight."""
+    op = value.op
+    if op.layout != "channels_first":  # type: ignore[attr-defined]
+        return None
+    order = {"data": data_to_last, "weight": weight_to_last}
+    moved = [
+        Node(builder, a).transpose(order[kind](len(a.shape))).value for a, kind in zip(value.args, args, strict=True)
+    ]
+    made = builder.emit(replace(op, layout="channels_last"), *moved)  # type: ignore[type-var]
+    return builder.emit(Transpose(inverse(order[result](len(value.shape)))), made)
+
+
+def convolution(builder: Builder, value: Value) -> Value | None:
+    """convolution(x, w) -> transpose(convolution(transpose(x), transpose(w)))"""
+    return _converted(builder, value, ("data", "weight"), "data")
+
+
+def weight_gradient(builder: Builder, value: Value) -> Value | None:
+    """the same for the gradient of the weights, whose result is weights"""
+    return _converted(builder, value, ("data", "data"), "weight")
+
+
+def pool(builder: Builder, value: Value) -> Value | None:
+    """the same for pools, all of whose operands are data"""
+    return _converted(builder, value, ("data",) * len(value.args), "data")
+
+
+convolution.ops = (Convolution, ConvolutionTranspose)  # type: ignore[attr-defined]
+weight_gradient.ops = (ConvolutionWeightGradient,)  # type: ignore[attr-defined]
+pool.ops = tuple(k for k in Op.registry.values() if issubclass(k, Pool))  # type: ignore[attr-defined]
+
+CONVOLUTION_RULES: tuple[Rule, ...] = (convolution, weight_gradient)
+POOL_RULES: tuple[Rule, ...] = (pool,)
