@@ -1,27 +1,33 @@
 """The ops. Importing this package completes the registry `Op.registry`."""
 
 from ingot.compiler.ops import (
+    average_pooling,
     composite,
     contraction,
     control,
     convolution,
     elementwise,
+    gradient,
     indexing,
     movement,
     ordering,
+    pooling,
     reduction,
     structure,
 )
 
 __all__ = [
+    "average_pooling",
     "composite",
     "contraction",
     "control",
     "convolution",
     "elementwise",
+    "gradient",
     "indexing",
     "movement",
     "ordering",
+    "pooling",
     "reduction",
     "structure",
 ]
