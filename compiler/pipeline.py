@@ -87,6 +87,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     dumper.graph("constants", split.main)
     assembly = assemble(split.main, lambda kernel: schedule(kernel, target), options.fuse)
     dumper.assembly(assembly)
+    check_budget(assembly.arena_bytes, options.memory_budget)
     code = compile_functions(
         assembly.entry,
         target,
@@ -143,6 +144,23 @@ def check_sizes(graph: Graph) -> None:
                 raise IngotTypeError(
                     Code.TOO_LARGE, f"{name} has type {tensor!r}, which needs {least} bytes", value.source
                 )
+
+
+def check_budget(arena: Dim, budget: int | None) -> None:
+    """The budget is a promise: refuse now what could exceed it."""
+    if budget is None:
+        return
+    most = arena if isinstance(arena, int) else symbolic.bounds(arena)[1]
+    if most is None:
+        raise IngotValueError(
+            Code.MEMORY_BUDGET,
+            f"the program needs {dim_text(arena)} bytes, which has no upper bound",
+            hint='give the dims upper bounds: ingot.dim("batch", 1, 64)',
+        )
+    if most > budget:
+        raise IngotValueError(
+            Code.MEMORY_BUDGET, f"the program needs {most} bytes of scratch memory, the budget is {budget} bytes"
+        )
 
 
 # --- cache ----------------------------------------------------------------------------------------
