@@ -23,7 +23,7 @@ def loop(name: str, extent: Dim, body: Body, kind: LoopKind = "serial", width: i
     """for name in extent kind { body(name) }"""
     if extent == 0:
         return ()
-    if extent == 1 and (kind != "vector" or width == 1):
+    if extent == 1:
         return tuple(body(0))
     variable = symbolic.Variable(name, 0, extent - 1)
     return (For(variable, extent, tuple(body(variable)), kind, width),)

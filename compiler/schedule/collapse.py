@@ -80,6 +80,8 @@ def _without_single(points: Points) -> Points:
 def _mergeable(points: Points, axis: int) -> bool:
     first, second = points.variables[axis : axis + 2]
     extent = points.extents[axis + 1]
+    if extent == 0:
+        return False
     for node in nodes(*points.stores, *points.values):
         if isinstance(node, Load):
             if not _adjacent(node, first, second, extent):

@@ -337,7 +337,8 @@ def _rest_lanes(loop: For, width: int) -> tuple[Statement, ...]:
     if main is not None:
         result.append(with_body(main, (vectorize(only_inner(main, "strip"), width),)))
     if tail is not None:
-        result.append(vectorize(tail, narrowest(tail.extent, width)))
+        single = tail.extent == 1
+        result.extend(expand(tail) if single else [vectorize(tail, narrowest(tail.extent, width))])
     return tuple(result)
 
 
@@ -421,7 +422,7 @@ def simplify(statements: Sequence[Statement]) -> tuple[Statement, ...]:
         match statement:
             case For(_, extent) if extent == 0:
                 continue
-            case For(variable, extent, body, kind, width) if extent == 1 and (kind != "vector" or width == 1):
+            case For(variable, extent, body) if extent == 1:
                 result.extend(simplify(copy(body, {variable: 0})))  # type: ignore[dict-item]
             case For(body=body):
                 inner = simplify(body)
