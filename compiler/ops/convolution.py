@@ -299,23 +299,14 @@ class ConvolutionTranspose(ConvolutionFamily):
         return result
 
     def evaluate(self, g: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Each tap adds its share to every `stride`-th element of the padded result."""
         cotangent, weight = self._grouped(g), self._grouped_weight(w)
-        counts, taps = cotangent.shape[3:], weight.shape[3:]
-        axes = self._axes(self.shape, taps)
-        spans = [(count - 1) * axis.stride + 1 for axis, count in zip(axes, counts, strict=True)]
-        extents = [span + axis.reach - 1 for axis, span in zip(axes, spans, strict=True)]
-        total = np.zeros((len(cotangent), self.groups, weight.shape[2], *extents), cotangent.dtype)
-        for tap in np.ndindex(taps):
-            share = np.einsum("ngo...,goc->ngc...", cotangent, weight[(..., *tap)], optimize=True)
-            starts = [axis.dilation * r for axis, r in zip(axes, tap, strict=True)]
-            steps = zip(starts, spans, axes, strict=True)
-            total[(..., *(slice(a, a + span, axis.stride) for a, span, axis in steps))] += share
-        crop = [
-            Axis(extent, 1, 1, 1, -axis.low, axis.size + axis.low - extent)
-            for axis, extent in zip(axes, extents, strict=True)
-        ]
-        return self._ungrouped(windows.pad_array(total, crop), g)
+        axes = self._axes(self.shape, weight.shape[3:])
+        like = np.empty((*cotangent.shape[:2], weight.shape[2], *cotangent.shape[3:]), cotangent.dtype)
+
+        def share(tap: tuple[int, ...]) -> np.ndarray:
+            return np.einsum("ngo...,goc->ngc...", cotangent, weight[(..., *tap)], optimize=True)
+
+        return self._ungrouped(windows.spread(share, axes, like), g)
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         cotangent, w = xs

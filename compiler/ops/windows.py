@@ -233,6 +233,30 @@ def window_view(x: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
     return windows[(..., *steps, *taps)]
 
 
+def spread(
+    share: Callable[[tuple[int, ...]], np.ndarray], axes: Sequence[Axis], like: np.ndarray
+) -> np.ndarray:
+    """[..., *sizes]: `share(tap)`, an array [..., *windows], added where that tap of each window stands.
+
+    `like` is one such array.
+    """
+    leading, counts = like.shape[: -len(axes)], like.shape[-len(axes) :]
+    spans = [(count - 1) * axis.stride + 1 for axis, count in zip(axes, counts, strict=True)]
+    extents = [span + axis.reach - 1 for axis, span in zip(axes, spans, strict=True)]
+    total = np.zeros((*leading, *extents), like.dtype)
+    for tap in np.ndindex(*(axis.taps for axis in axes)):
+        places = [
+            slice(axis.dilation * r, axis.dilation * r + span, axis.stride)
+            for axis, r, span in zip(axes, tap, spans, strict=True)
+        ]
+        total[(..., *places)] += share(tap)
+    crop = [
+        Axis(extent, 1, 1, 1, -axis.low, axis.size + axis.low - extent)
+        for axis, extent in zip(axes, extents, strict=True)
+    ]
+    return pad_array(total, crop)
+
+
 # --- arguments of helpers -------------------------------------------------------------------------
 
 
@@ -263,3 +287,26 @@ def same_padding(
         small = needed // 2
         made.append((needed - small, small) if extra == "low" else (small, needed - small))
     return tuple(made)
+
+
+def ceil_padding(
+    sizes: Sequence[Dim],
+    taps: Sequence[int],
+    strides: Sequence[int],
+    padding: Padding,
+    dilation: Sequence[int],
+) -> tuple[Padding, tuple[Dim, ...]]:
+    """(padding, overshoot) for the number of windows rounded up: the last one may end beyond the padding, but
+    begins before the high padding does. The padding returned includes the overshoot."""
+    made: list[tuple[Dim, Dim]] = []
+    beyond: list[Dim] = []
+    for size, count, stride, step, (low, high) in zip(sizes, taps, strides, dilation, padding, strict=True):
+        reach = step * (count - 1) + 1
+        windows = symbolic.minimum(
+            symbolic.ceildiv(size + low + high - reach, stride) + 1,
+            (size + low - 1) // stride + 1,
+        )
+        overshoot = (windows - 1) * stride + reach - (size + low + high)
+        made.append((low, high + overshoot))
+        beyond.append(overshoot)
+    return tuple(made), tuple(beyond)
