@@ -343,8 +343,8 @@ class FunctionEmitter:
     # --- vector loops
 
     def _in_lanes(self, loop: loops.For, extent: Dim) -> bool:
-        if loop.width == 1 or not runs_in_lanes(loop):
-            return False
+        if loop.width == 1 or extent == 1 or not runs_in_lanes(loop):
+            return False  # an index of a single value is the constant 0 already
         if self.frame.lanes is not None:
             raise CodegenError("a vector loop inside a vector loop")
         if isinstance(extent, int) and extent > loop.width:

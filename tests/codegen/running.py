@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ingot.compiler.codegen.abi import RECORD_WORDS, SUPPORT, Kernel, module_text
+from ingot.compiler.codegen.abi import RECORD_WORDS, SUPPORT, Kernel, dims_of, module_text
 from ingot.compiler.codegen.emit import emit_kernel
 from ingot.compiler.codegen.link import link
 from ingot.compiler.codegen.parallel import emit_objects
 from ingot.compiler.codegen.pool import pool_module
 from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir.interpret import run_function
 from ingot.compiler.ir.loops import For, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Scalar
 from ingot.compiler.ir.symbolic import Dim
@@ -124,3 +125,42 @@ def elementwise(name: str, inputs: Sequence[Buffer], output: Buffer, value, widt
     else:
         body = (serial(n, store),)
     return loops.Function(name, (*inputs, output), body)
+
+
+def agree(
+    functions: Sequence[loops.Function],
+    arrays: dict[str, list[np.ndarray]],
+    dims: dict[str, dict[str, int]] | None = None,
+    targets: Sequence[str] = RUNNABLE,
+    tolerance: float = 0.0,
+) -> None:
+    """Native code leaves the same arrays behind as the interpreter, and touches no byte outside them."""
+    expected = {}
+    for function in functions:
+        copies = [array.copy() for array in arrays[function.name]]
+        run_function(function, copies, (dims or {}).get(function.name))
+        expected[function.name] = copies
+    for target in targets:
+        native = Native(functions, Target.named(target))
+        for function in functions:
+            copies = [guarded(array) for array in arrays[function.name]]
+            failure = native(function.name, *copies, dims=_dim_values(function, copies, dims))
+            assert failure is None, (target, function.name, failure)
+            for n, (found, wanted) in enumerate(zip(copies, expected[function.name], strict=True)):
+                where = f"{function.name} on {target}, parameter {n}"
+                if tolerance and wanted.dtype.kind not in "biu":
+                    np.testing.assert_allclose(found, wanted, tolerance, tolerance, err_msg=where)
+                else:
+                    np.testing.assert_array_equal(found, wanted, err_msg=where)
+
+
+def _dim_values(
+    function: loops.Function, arrays: Sequence[np.ndarray], dims: dict[str, dict[str, int]] | None
+) -> list[int]:
+    """The dims a function takes, from the shapes of its arrays and from `dims`."""
+    values = dict((dims or {}).get(function.name, {}))
+    for buffer, array in zip(function.parameters, arrays, strict=True):
+        for dim, extent in zip(buffer.shape, array.shape, strict=True):
+            if isinstance(dim, symbolic.Symbol):
+                values[dim.name] = extent
+    return [values[symbol.name] for symbol in dims_of(function)]
