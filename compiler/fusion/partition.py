@@ -134,6 +134,7 @@ class _Partition:
         self.before: dict[_Group, set[_Group]] = {}  # groups that must run earlier, transitively
         self.decisions: list[Decision] = []
         self._readers: dict[Value, Reader] = {}
+        self._views: dict[Value, Buffer] = {}
 
     def run(self) -> FusionPlan:
         for n, value in enumerate(self.graph.inputs):
@@ -236,6 +237,8 @@ class _Partition:
 
     def _view(self, value: Value) -> Buffer:
         """A buffer of the reshaped type over the memory of the argument."""
+        if value in self._views:
+            return self._views[value]
         source = value.args[0]
         while source in self.inlined and isinstance(source.op, Reshape):
             source = source.args[0]
@@ -243,6 +246,7 @@ class _Partition:
         buffer = Buffer(f"{base.name}.view", value.tensor.dtype, value.shape)
         root = self.views[base].base if base in self.views else base
         self.views[buffer] = ViewStep(buffer, root)
+        self._views[value] = buffer
         self.decisions.append(Decision(value, "view", f"another shape for the memory of {root.name}"))
         return buffer
 
@@ -306,7 +310,7 @@ class _Partition:
         reader = self.reader(value)
         if isinstance(reader, BufferReader):
             return reader.buffer
-        return self._stored(value)
+        return self._view(value) if isinstance(value.op, Reshape) else self._stored(value)
 
     def _root(self, buffer: Buffer) -> Buffer:
         return self.views[buffer].base if buffer in self.views else buffer
