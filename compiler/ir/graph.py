@@ -33,7 +33,10 @@ Role = Literal["argument", "state", "constant"]
 class Operation(Protocol):
     """What the graph needs of an op; ops derive from ops.base.Op."""
 
-    def infer(self, *types: Type) -> Type: ...
+    @property
+    def infer(self) -> Callable[..., Type]:
+        """The type of the result for the types of the arguments."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -168,8 +168,11 @@ def _literal(op: Any) -> str | None:
     if math.prod(shape) * op.dtype.itemsize != len(op.data):
         return None
     array = np.frombuffer(op.data, op.dtype.numpy).reshape(shape)
-    if array.astype(op.dtype.numpy).tobytes() != np.array(array.tolist(), op.dtype.numpy).tobytes():
-        return None  # NaNs with a payload
+    plain = np.array(array.tolist(), op.dtype.numpy)
+    if op.dtype.is_float:
+        plain[np.isnan(plain)] = math.nan
+    if plain.tobytes() != op.data:
+        return None  # NaNs with a sign or a payload, bools other than 0 and 1
     return _elements(array.tolist(), op.dtype)
 
 
@@ -283,9 +286,10 @@ class _GraphReader(Reader):
         self.expect(":", " and the type of the value")
         type_ = self.type()
         self.expect("=")
+        op_token = self.token
         kind = self._kind()
         args = self._args(values)
-        op = self._op(kind)
+        op = self._op(kind, op_token)
         name = "" if isinstance(label, int) else label
         if self.accept("named"):
             name = self.string("the name of the value")
@@ -352,8 +356,7 @@ class _GraphReader(Reader):
 
     # --- fields ----------------------------------------------------------------------------------
 
-    def _op(self, kind: Any) -> Any:
-        token = self.token
+    def _op(self, kind: Any, token: Token) -> Any:
         given: dict[str, Any] = {}
         if self.accept("{"):
             while not self.at("}"):

@@ -116,11 +116,10 @@ class Writer:
             return str(dim)
         if isinstance(dim, Atom):
             return self._atom(dim)
-        terms = sorted(
-            (coefficient < 0, self._monomial_key(monomial), coefficient)
-            for monomial, coefficient in dim.terms
-        )
-        parts = [(negative, _term(abs(c), key)) for negative, key, c in terms]
+        terms = [(coefficient, self._monomial_key(monomial)) for monomial, coefficient in dim.terms]
+        # as index arithmetic is mostly written: `n*i + 8*j + k - 1`
+        terms.sort(key=lambda term: (term[0] < 0, -len(term[1]), -abs(term[0]), term[1]))
+        parts = [(coefficient < 0, _term(abs(coefficient), key)) for coefficient, key in terms]
         if dim.constant:
             # a leading minus sign is avoided where the constant can lead: `15 - i`
             leads = dim.constant > 0 and parts[0][0]
