@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import ml_dtypes
 import numpy as np
 
 from ingot.compiler.ir.scalar import FUNCTIONS
@@ -515,7 +516,7 @@ class NanToNum(Composite):
     cheap = True
 
     def _replacements(self, dtype: Any) -> tuple[float, float]:
-        greatest = float(np.finfo(dtype.numpy).max) if dtype != bf16 else _BF16_GREATEST
+        greatest = float(ml_dtypes.finfo(dtype.numpy).max)
         high = greatest if self.posinf is None else self.posinf
         return high, -greatest if self.neginf is None else self.neginf
 
@@ -534,9 +535,6 @@ class NanToNum(Composite):
     @classmethod
     def variants(cls) -> Iterator[Op]:
         yield from (cls(), cls(1.5, 10.0, -20.0))
-
-
-_BF16_GREATEST = (2 - 2.0**-7) * 2.0**127
 
 
 @dataclass(frozen=True)

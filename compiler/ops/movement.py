@@ -272,12 +272,13 @@ class Pad(Op):
         (x,) = xs
         if self.mode == "constant":
             return (pad(g, tuple(-a for a in self.low), tuple(-b for b in self.high)),)
+        total = g.cast(g.dtype.compute)
         for axis, (extent, low, high) in enumerate(zip(x.shape, self.low, self.high, strict=True)):
             if (low, high) != (0, 0):
                 places = iota(g, (extent,), 0).pad(low=(low,), high=(high,), mode=self.mode)
-                zeros = g.full((*g.shape[:axis], extent, *g.shape[axis + 1 :]), 0)
-                g = zeros.scatter_add(places, g, axis=axis)
-        return (g,)
+                zeros = total.full((*total.shape[:axis], extent, *total.shape[axis + 1 :]), 0)
+                total = zeros.scatter_add(places, total, axis=axis)
+        return (total.cast(x.dtype),)
 
     def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
         (x,) = operands
