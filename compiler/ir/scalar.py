@@ -147,7 +147,7 @@ def _truncated_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Division rounding towards zero, as C and ONNX do for integers."""
     x, y = np.broadcast_arrays(x, y)
     quotient = np.floor_divide(x, y)
-    inexact = (quotient * y != x) & ((x < 0) != (y < 0))
+    inexact = (quotient * y != x) & ((x < 0) != (y < 0)) & (y != 0)
     return (quotient + inexact.astype(x.dtype)).astype(x.dtype)
 
 
