@@ -1,0 +1,52 @@
+"""Convolutions and pools become channels-last; transposes between layers cancel."""
+
+import pytest
+
+import ingot
+from ingot.compiler.ops.convolution import convolve, convolve_transpose
+from ingot.compiler.ops.pooling import max_pool
+from ingot.compiler.passes.decompose import Decompose
+from ingot.compiler.passes.layout import Layout
+from ingot.compiler.passes.motion import Motion
+from ingot.frontends.dsl.functions import trace
+from tests.passes.support import same_meaning
+
+IMAGE, WEIGHT = ingot.f64["n", 2, 6, 6], ingot.f64[4, 2, 3, 3]
+
+
+def layouts(graph):
+    return [v.op.layout for v in graph.body if hasattr(v.op, "layout")]
+
+
+@pytest.mark.parametrize("operation", [convolve, lambda x, w: convolve_transpose(x, w.transpose(1, 0, 2, 3))])
+def test_convolutions_change(operation):
+    graph = trace(operation, [IMAGE, WEIGHT]).graph
+    result = Layout()(graph)
+    assert layouts(graph) == ["channels_first"]
+    assert layouts(result) == ["channels_last"]
+    same_meaning(graph, result, 1e-12)
+
+
+def test_gradients_change_too():
+    graph = trace(ingot.grad(lambda x, w: (convolve(x, w, padding=1) ** 2).sum(), wrt=(0, 1)).function, [IMAGE, WEIGHT]).graph
+    result = Layout()(graph)
+    assert set(layouts(result)) == {"channels_last"}
+    same_meaning(graph, result, 1e-10)
+
+
+def test_between_layers_no_transpose_is_left():
+    def network(x, w, v):
+        hidden = max_pool(convolve(x, w, padding=1).relu(), 2)
+        return convolve(hidden, v, padding=1)
+
+    graph = trace(network, [IMAGE, WEIGHT, ingot.f64[3, 4, 3, 3]]).graph
+    result = Motion()(Decompose()(Layout()(graph)))
+    assert set(layouts(result)) == {"channels_last"}
+    # one for the image, one for each weight, one for the result
+    assert [v.op.name for v in result.body].count("transpose") == 4
+    same_meaning(graph, result, 1e-12)
+
+
+def test_a_pool_alone_is_left_alone():
+    graph = trace(lambda x: max_pool(x, 2), [IMAGE]).graph
+    assert layouts(Layout()(graph)) == ["channels_first"]

@@ -1,0 +1,56 @@
+"""Transposes and broadcasts move towards the outputs or into contractions."""
+
+import pytest
+
+import ingot
+from ingot.compiler.passes.motion import RULES, Motion
+from ingot.frontends.dsl.functions import trace
+from tests.passes.support import same_meaning
+
+
+def moved(function, *types):
+    graph = trace(function, types).graph
+    result = Motion()(graph)
+    same_meaning(graph, result, 1e-12)
+    return [v.op.name for v in result.body], result
+
+
+MATRIX = ingot.f64["n", 4]
+
+
+def test_transposes_cancel_across_elementwise_ops():
+    names, _ = moved(lambda x: (x.T * 2.0).tanh().T, MATRIX)
+    assert "transpose" not in names
+
+
+def test_transposes_of_both_operands_become_one():
+    names, _ = moved(lambda x, y: x.T + y.T, MATRIX, MATRIX)
+    assert names.count("transpose") == 1
+
+
+def test_a_transpose_meets_a_broadcast_bias():
+    """Channels-last activations with a bias per channel: nothing but the outer transposes is left to cancel."""
+    names, _ = moved(lambda x, b: (x.transpose(0, 2, 1) + b.reshape(1, 1, 4)).transpose(0, 2, 1), ingot.f64[2, 4, 3], ingot.f64[4])
+    assert "transpose" not in names
+
+
+def test_arithmetic_on_stretched_values_is_done_before_stretching():
+    _, result = moved(lambda b, x: x + (b.broadcast_to((5, 4)) * 2.0).exp(), ingot.f64[4], ingot.f64[5, 4])
+    shapes = {v.op.name: v.shape for v in result.body}
+    assert shapes["exp"] == (4,)
+    assert shapes["add"] == (5, 4)
+
+
+@pytest.mark.parametrize("function", [lambda a, b: a.T @ b, lambda a, b: (a.T @ b).T, lambda a, b: (b.T @ a).T])
+def test_transposes_become_letters_of_contractions(function):
+    names, _ = moved(function, ingot.f64[5, 4], ingot.f64[5, 3])
+    assert names == ["contract"]
+
+
+def test_reductions_take_any_axis_order():
+    names, _ = moved(lambda x: x.transpose(2, 0, 1).sum(axis=1), ingot.f64[2, 3, 4])
+    assert names[0] == "sum"
+
+
+def test_every_rule_states_its_algebra():
+    assert all(rule.__doc__ and "->" in rule.__doc__ for rule in RULES)
