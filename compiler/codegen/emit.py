@@ -149,7 +149,7 @@ class FunctionEmitter:
                 case loops.Call():
                     self._call(statement)
                 case loops.Fail():
-                    self._fail(statement)
+                    self.expressions.fail(statement)
                 case loops.Prefetch(buffer, index, locality):
                     self.memory.prefetch(buffer, index, locality)
         for forget in reversed(bound):

@@ -20,6 +20,7 @@ from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import Registers
 from ingot.compiler.codegen.scalars import Operation, apply
 from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.loops import Fail
 from ingot.compiler.ir.scalar import (
     Apply,
     Bitcast,
@@ -230,6 +231,31 @@ class Expressions:
         )
         before.block = after
         return builder.phi(after, incoming)
+
+    # --- failures
+
+    def fail(self, statement: Fail) -> None:
+        """Record a failure where the condition holds: in some lane that runs, the first of them."""
+        frame, builder = self.frame, self.frame.builder
+        condition = self._value(statement.condition)
+        if frame.condition is not None and not condition.lanes:
+            condition = frame.splat(condition)
+        active = frame.active() if condition.lanes else None
+        bad = condition if active is None else builder.and_(condition, active)
+
+        def details() -> tuple[Value, ...]:
+            with self._layer():
+                values = [self._as_word(detail) for detail in statement.details]
+            if not bad.lanes:
+                return tuple(values)
+            lane = frame.first_lane(bad)
+            return tuple(builder.extract_element(v, lane) if v.lanes else v for v in values)
+
+        fine = builder.not_(frame.any_lane(bad) if bad.lanes else bad)
+        frame.fail_unless(fine, statement.code, details, statement.site)
+
+    def _as_word(self, detail: Scalar) -> Value:
+        return convert.convert(self.frame.builder, self.frame.target, self._value(detail), detail.dtype, i64)
 
     # --- indices read at run time
 

@@ -75,7 +75,7 @@ _PAGES: list[mmap.mmap] = []
 
 def guarded(array: np.ndarray) -> np.ndarray:
     """A copy whose last byte is the last before a page that must not be touched, and another such page before it."""
-    array = np.ascontiguousarray(array)
+    array = np.array(array, order="C")
     page = mmap.PAGESIZE
     inner = -(-max(array.nbytes, 1) // page) * page
     memory = mmap.mmap(-1, inner + 2 * page)
