@@ -7,8 +7,10 @@ are asked from the most special to the most general; the last takes everything, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.schedule.primitives import ScheduleError
 from ingot.compiler.schedule.recipes import contraction, elementwise, fallback, reduction, rows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
@@ -29,10 +31,15 @@ def schedule(kernel: Kernel, target: Target, options: ScheduleOptions | None = N
     options = options or ScheduleOptions()
     if options.recipe is not None:
         return _forced(kernel, target, options)
-    for recipe in RECIPES.values():
-        scheduled = recipe(kernel, target, options)
+    refused: list[str] = []
+    for name, recipe in RECIPES.items():
+        try:
+            scheduled = recipe(kernel, target, options)
+        except ScheduleError as error:  # a proof that a rewrite is legal was out of reach: the next recipe is safe
+            refused.append(f"{name} declined: {error}")
+            continue
         if scheduled is not None:
-            return scheduled
+            return replace(scheduled, reason="; ".join([scheduled.reason, *refused]))
     raise AssertionError("the fallback recipe takes every kernel")
 
 
