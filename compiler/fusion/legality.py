@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.scalar import Apply, BoundedIndex, Buffer, Cast, Load, Reduce, Scalar, children
+from ingot.compiler.ir.scalar import Apply, BoundedIndex, Buffer, Cast, IndexValue, Load, Reduce, Scalar, children
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition
 
@@ -28,14 +28,17 @@ def loads_of(scalar: Scalar) -> Iterator[Load]:
             yield node
             for dim in node.index:
                 stack.extend(_payloads(dim))
+        elif isinstance(node, IndexValue):
+            stack.extend(_payloads(node.dim))
         stack.extend(children(node))
 
 
 def _payloads(dim: Dim) -> Iterator[Scalar]:
     if isinstance(dim, int):
         return
-    for atom in symbolic.atoms(dim):
-        if isinstance(atom, symbolic.Opaque) and isinstance(atom.payload, BoundedIndex):
+    opaques = (atom for atom in symbolic.atoms(dim) if isinstance(atom, symbolic.Opaque))
+    for atom in sorted(opaques, key=lambda a: a.identity.serial):  # the order of a set is not reproducible
+        if isinstance(atom.payload, BoundedIndex):
             yield atom.payload
 
 
