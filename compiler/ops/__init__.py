@@ -1,6 +1,7 @@
 """The ops. Importing this package completes the registry `Op.registry`."""
 
 from ingot.compiler.ops import (
+    attention,
     average_pooling,
     composite,
     contraction,
@@ -18,6 +19,7 @@ from ingot.compiler.ops import (
 )
 
 __all__ = [
+    "attention",
     "average_pooling",
     "composite",
     "contraction",
