@@ -56,7 +56,7 @@ class Code(Enum):
     TOO_LARGE = Entry("E113", "a tensor is too large", "check the shape; sizes are limited to 2^47 bytes")
     MEMORY_BUDGET = Entry("E114", "the memory budget cannot be met", "raise memory_budget to the smallest size named above")
     UNKNOWN_TARGET = Entry("E115", "unknown target", "`ingot targets` lists them")
-    UNKNOWN_PARAMETER = Entry("E116", "no such parameter or state", "the names are listed above")
+    BAD_OPTION = Entry("E116", "no such option, or a value it does not take", "the options are fields of ingot.Options")
     BAD_CHECKPOINT = Entry("E117", "the checkpoint does not fit this trainer", "load it into the model it was saved from")
     NOT_FINITE = Entry("E118", "a value that is not finite appeared", "the op named above made it from finite inputs")
     DIM_CONFLICT = Entry(

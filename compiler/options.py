@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
+
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -44,7 +46,7 @@ class Options:
         unknown = sorted(set(changes) - {f.name for f in fields(self)})
         if unknown:
             known = ", ".join(f.name for f in fields(self))
-            raise TypeError(f"unknown option {', '.join(unknown)}; the options are {known}")
+            raise IngotTypeError(Code.BAD_OPTION, f"unknown option {', '.join(unknown)}; the options are {known}")
         if isinstance(changes.get("memory_budget"), str):
             changes["memory_budget"] = parse_bytes(str(changes["memory_budget"]))
         return replace(self, **changes)  # type: ignore[arg-type]
@@ -71,4 +73,6 @@ def parse_bytes(text: str) -> int:
     try:
         return int(float(digits) * UNITS[unit])
     except (KeyError, ValueError):
-        raise ValueError(f"{text!r} is not a size; write for instance 64MB or 1.5GiB") from None
+        raise IngotValueError(
+            Code.BAD_OPTION, f"{text!r} is not a size", hint="write for instance 64MB or 1.5GiB"
+        ) from None

@@ -22,7 +22,7 @@ _WHERE: dict[str, tuple[str, str]] = {
     "Tensor": ("ingot.frontends.dsl.tensor", "Tensor"),
     **{
         name: ("ingot.frontends.dsl.api", name)
-        for name in ("compile", "jit", "grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian", "interpret")
+        for name in ("compile", "jit", "grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian", "interpret", "check_finite")
     },
     **{
         name: ("ingot.frontends.dsl.functions", name)

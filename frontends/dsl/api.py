@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ingot.compiler.ir.graph import Graph
+from ingot.compiler.errors import Code, IngotValueError
+from ingot.compiler.ir.graph import Graph, Value
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.types import TensorType, type_of
 from ingot.compiler.options import Options
@@ -63,6 +64,25 @@ def interpret(model: Any, *args: Any) -> Any:
     traced = functions.trace(model, [type_of(a) for a in arrays])
     names = [n for n in traced.graph.input_names if n not in traced.graph.constants]
     results = run_graph(traced.graph, dict(zip(names, arrays, strict=True)))
+    return rebuild(traced.structure, results)
+
+
+def check_finite(model: Any, *args: Any) -> Any:
+    """The result by the NumPy interpreter; an IngotError names the first op that makes a NaN or an infinity
+    from finite inputs, and the line it comes from."""
+    arrays = [np.asarray(a) for a in args]
+    traced = functions.trace(model, [type_of(a) for a in arrays])
+    finite: dict[Value, bool] = {}
+
+    def observe(value: Value, result: Any) -> None:
+        parts = result if isinstance(result, tuple) else (result,)
+        finite[value] = all(np.isfinite(p).all() for p in parts if p.dtype.kind not in "iub")
+        if not finite[value] and all(finite[a] for a in value.args) and value.args:
+            name = getattr(value.op, "name", "input")
+            raise IngotValueError(Code.NOT_FINITE, f"{name} {value.type!r} gives values that are not finite", value.source)
+
+    names = [n for n in traced.graph.input_names if n not in traced.graph.constants]
+    results = run_graph(traced.graph, dict(zip(names, arrays, strict=True)), observe=observe)
     return rebuild(traced.structure, results)
 
 

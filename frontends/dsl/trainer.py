@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with NumPy before arrays of it are read
@@ -182,7 +183,7 @@ class Trainer:
         """Parameters, buffers and optimiser state as one safetensors file, written atomically."""
         arrays = {name: np.ascontiguousarray(array) for name, array in self.states.items()}
         data = to_safetensors(arrays, {"format": "ingot.checkpoint.1", "model": type(self.model).__name__})
-        with replacing(os.fspath(path)) as file:
+        with replacing(Path(path)) as file:
             file.write(data)
 
     def load(self, path: str | os.PathLike[str]) -> None:
