@@ -67,7 +67,7 @@ ALLOWED_IMPORTS = frozenset({
     "memcpy", "memmove", "memset", "memcmp", "bcmp",
     "fmod", "fmodf",
     "clock_gettime",
-    "mmap", "munmap", "madvise", "getpid", "syscall",
+    "mmap", "munmap", "madvise", "getpid", "sched_yield", "syscall",
     "pthread_create", "pthread_join", "pthread_sigmask",
 })  # fmt: skip
 

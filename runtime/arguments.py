@@ -9,6 +9,7 @@ or overflows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +20,10 @@ from ingot.runtime.manifest import TensorSpec
 _PYTHON_VALUES = (bool, int, float, list, tuple)
 
 
-def order_arguments(inputs: Sequence[TensorSpec], args: tuple, kwargs: dict[str, object]) -> list[object]:
+def order_arguments(inputs: Sequence[TensorSpec], args: Sequence, kwargs: dict[str, Any]) -> list[Any]:
     """Positional and named arguments in the order of the inputs."""
     if len(args) > len(inputs):
-        raise ArgumentError(
-            f"got {len(args)} arguments, the program has {len(inputs)} inputs: {_names(inputs)}"
-        )
+        raise ArgumentError(f"got {len(args)} arguments, the program has {len(inputs)} inputs: {_names(inputs)}")
     ordered = list(args)
     remaining = dict(kwargs)
     for position, spec in enumerate(inputs):
@@ -50,9 +49,7 @@ def convert_argument(spec: TensorSpec, value: object) -> np.ndarray:
         return _convert_python_value(spec, value)
     array = np.asarray(value)
     if array.dtype != spec.numpy_dtype:
-        raise ArgumentError(
-            f"input {spec.name!r} must be {spec.dtype}, got {_describe(array)}; convert it with astype"
-        )
+        raise ArgumentError(f"input {spec.name!r} must be {spec.dtype}, got {_describe(array)}; convert it with astype")
     try:
         return np.require(array, requirements=("C_CONTIGUOUS", "ALIGNED"))
     except MemoryError:
@@ -79,22 +76,17 @@ def _describe(array: np.ndarray) -> str:
     return f"{dtype_name(array.dtype)}[{', '.join(map(str, array.shape))}]"
 
 
-def check_shape(
-    spec: TensorSpec, shape: tuple[int, ...], expected: tuple[int, ...], dims: dict[str, int]
-) -> None:
+def check_shape(spec: TensorSpec, shape: tuple[int, ...], expected: tuple[int, ...], dims: dict[str, int]) -> None:
     """Raise unless `shape` is `expected`; the message speaks the language of the declared shape."""
     if shape == expected:
         return
     declared = f"[{', '.join(map(str, spec.shape))}]"
     if len(shape) != len(expected):
-        raise ArgumentError(
-            f"{spec.name!r} must have {len(expected)} axes {declared}, got {len(shape)}: {list(shape)}"
-        )
+        raise ArgumentError(f"{spec.name!r} must have {len(expected)} axes {declared}, got {len(shape)}: {list(shape)}")
     axis = next(axis for axis, extent in enumerate(expected) if shape[axis] != extent)
     bound = f" where {', '.join(f'{name} = {value}' for name, value in dims.items())}" if dims else ""
     raise ArgumentError(
-        f"{spec.name!r} must have shape {declared}{bound}: "
-        f"axis {axis} must be {expected[axis]}, got {list(shape)}"
+        f"{spec.name!r} must have shape {declared}{bound}: axis {axis} must be {expected[axis]}, got {list(shape)}"
     )
 
 
@@ -104,6 +96,6 @@ def check_target(spec: TensorSpec, array: object, what: str) -> np.ndarray:
         raise ArgumentError(f"{what} {spec.name!r} must be a NumPy array, got {type(array).__name__}")
     if array.dtype != spec.numpy_dtype:
         raise ArgumentError(f"{what} {spec.name!r} must be {spec.dtype}, got {_describe(array)}")
-    if not (array.flags.c_contiguous and array.flags.aligned and array.flags.writeable):
+    if not array.flags.carray:
         raise ArgumentError(f"{what} {spec.name!r} must be a writeable, C-contiguous, aligned array")
     return array

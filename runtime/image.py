@@ -104,9 +104,7 @@ class Image:
         """The serialised image; `from_bytes` is its inverse."""
         strings = _StringTable()
         tables = [
-            b"".join(
-                _SEGMENT.pack(s.protection, s.address, s.memory_bytes, len(s.contents)) for s in self.segments
-            ),
+            b"".join(_SEGMENT.pack(s.protection, s.address, s.memory_bytes, len(s.contents)) for s in self.segments),
             b"".join(_FIXUP.pack(f.address, f.target) for f in self.fixups),
             b"".join(_IMPORT.pack(i.address, i.addend, *strings.place(i.name)) for i in self.imports),
             b"".join(_EXPORT.pack(address, *strings.place(name)) for name, address in self.exports.items()),
@@ -178,13 +176,9 @@ def _read(reader: _Reader) -> Image:
         machine=_MACHINES[machine],
         segments=read_segments,
         fixups=tuple(Fixup(*row) for row in fixup_rows),
-        imports=tuple(
-            Import(a, _name(strings, start, size), addend) for a, addend, start, size in import_rows
-        ),
+        imports=tuple(Import(a, _name(strings, start, size), addend) for a, addend, start, size in import_rows),
         exports={_name(strings, start, size): address for address, start, size in export_rows},
-        functions=tuple(
-            Function(_name(strings, start, size), a, extent) for a, extent, start, size in function_rows
-        ),
+        functions=tuple(Function(_name(strings, start, size), a, extent) for a, extent, start, size in function_rows),
     )
 
 
@@ -209,9 +203,7 @@ def check(image: Image) -> None:
     end = 0
     for segment in image.segments:
         if segment.address % page or segment.address < end or segment.memory_bytes < len(segment.contents):
-            raise _damaged(
-                "its segments overlap, or are not page aligned, or are shorter than their contents"
-            )
+            raise _damaged("its segments overlap, or are not page aligned, or are shorter than their contents")
         if segment.end > MAXIMUM_BYTES:
             raise _damaged(f"it claims more than {MAXIMUM_BYTES} bytes")
         end = segment.end

@@ -104,9 +104,7 @@ class LoadedImage:
 
 
 def _map(size: int) -> int:
-    address = _LIBC.mmap(
-        None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
-    )
+    address = _LIBC.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if address == _MAP_FAILED:
         raise ImageLoadError(f"cannot map {size} bytes for code: {os.strerror(ctypes.get_errno())}")
     return address

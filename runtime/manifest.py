@@ -207,14 +207,10 @@ def _check_dims(manifest: Manifest) -> None:
     for dim in manifest.dims:
         if dim.name not in bindable:
             raise _damaged(f"no input or state has an axis of extent {dim.name!r}, so nothing determines it")
-    _require(
-        manifest.constants, lambda tensor: tensor.static_shape is not None, "is a constant with symbolic dims"
-    )
+    _require(manifest.constants, lambda tensor: tensor.static_shape is not None, "is a constant with symbolic dims")
     if not manifest.dims:
         tensors = (*manifest.inputs, *manifest.states, *manifest.outputs)
-        _require(
-            tensors, lambda tensor: tensor.static_shape is not None, "has symbolic dims that are not declared"
-        )
+        _require(tensors, lambda tensor: tensor.static_shape is not None, "has symbolic dims that are not declared")
 
 
 def _require(tensors: Iterable[TensorSpec], holds: Callable[[TensorSpec], bool], what: str) -> None:

@@ -36,6 +36,5 @@ class Profile:
         width = max(len(name) for name, _ in entries)
         whole = self.total_nanoseconds or 1.0
         return "\n".join(
-            f"{name:<{width}}  {value / 1000:12.1f} us  {100 * value / whole:5.1f} %"
-            for name, value in entries
+            f"{name:<{width}}  {value / 1000:12.1f} us  {100 * value / whole:5.1f} %" for name, value in entries
         )

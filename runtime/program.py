@@ -37,9 +37,7 @@ PathLike = str | os.PathLike[str]
 
 MAGIC = b"INGOTPRG"
 _DIGEST_BYTES = 16
-_HEADER = struct.Struct(
-    "<8sIIQQQQQQQ"
-)  # magic, version, arrays, file bytes, (offset, bytes) of the three parts
+_HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, version, arrays, file bytes, (offset, bytes) of the three parts
 _HEADER_BYTES = 128  # the header, zeros, and at its end the checksum
 _ROW = struct.Struct(f"<QQ{_DIGEST_BYTES}s")
 
@@ -51,9 +49,7 @@ class Program:
     manifest: Manifest
     image: Image
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
-    initial_states: Mapping[str, np.ndarray] = field(
-        default_factory=dict
-    )  # a state not listed starts as zeros
+    initial_states: Mapping[str, np.ndarray] = field(default_factory=dict)  # a state not listed starts as zeros
     checksums: tuple[bytes, ...] = ()  # of constants and initial states, when they come from a file
 
     def __post_init__(self) -> None:
@@ -61,9 +57,7 @@ class Program:
         if missing:
             raise ProgramFormatError(f"the program's code exports no {missing[0]!r}; compile it again")
         if set(self.constants) != {spec.name for spec in self.manifest.constants}:
-            raise ProgramFormatError(
-                "the program's constants are not those of its manifest; compile it again"
-            )
+            raise ProgramFormatError("the program's constants are not those of its manifest; compile it again")
         for spec in self.manifest.constants:
             _check_array(spec, self.constants[spec.name])
         states = {spec.name: spec for spec in self.manifest.states}
@@ -82,8 +76,7 @@ class Program:
         sizes = [len(manifest), table_bytes, len(image), *(array.nbytes for array in arrays)]
         places, end = _lay_out(sizes)
         rows = [
-            _ROW.pack(place, array.nbytes, _digest([array]))
-            for place, array in zip(places[3:], arrays, strict=True)
+            _ROW.pack(place, array.nbytes, _digest([array])) for place, array in zip(places[3:], arrays, strict=True)
         ]
         parts = [manifest, b"".join([*rows, names]), image, *arrays]
         located = [number for pair in zip(places[:3], sizes[:3], strict=True) for number in pair]

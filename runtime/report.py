@@ -139,8 +139,6 @@ def _html_section(section: Section) -> str:
         parts.append(f"<pre>{html.escape(section.text)}</pre>")
     if section.columns or section.rows:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in section.columns)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in section.rows
-        )
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in section.rows)
         parts.append(f"<table>{f'<tr>{head}</tr>' if head else ''}\n{body}</table>")
     return "\n".join(parts)

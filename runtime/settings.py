@@ -52,7 +52,5 @@ def _positive_integer(variable: str) -> int | None:
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise IngotRuntimeError(
-            f"{variable} must be a positive integer, got {text!r}; unset it or correct it"
-        )
+        raise IngotRuntimeError(f"{variable} must be a positive integer, got {text!r}; unset it or correct it")
     return int(text)

@@ -12,6 +12,7 @@ import ctypes
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,18 +28,17 @@ _SHAPES = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 Shape = tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything about a call that its dims determine."""
 
-    __slots__ = ("arena_bytes", "dims", "dims_address", "input_shapes", "output_bytes", "output_shapes",
-                 "state_shapes")  # fmt: skip
-
-    def __init__(self, dims: array.array, arena_bytes: int, shapes: Sequence[Sequence[Shape]]) -> None:
-        self.dims = dims
-        self.dims_address = dims.buffer_info()[0]
-        self.arena_bytes = arena_bytes
-        self.input_shapes, self.state_shapes, self.output_shapes = shapes
-        self.output_bytes: Sequence[int] = ()
+    dims: array.array
+    dims_address: int
+    arena_bytes: int
+    input_shapes: Sequence[Shape]
+    state_shapes: Sequence[Shape]
+    output_shapes: Sequence[Shape]
+    results: Sequence[tuple[Shape, np.dtype, int]]  # shape, dtype, bytes of what a call returns
 
 
 class Planner:
@@ -82,22 +82,22 @@ class Planner:
         for dim, value in zip(self._manifest.dims, dims, strict=True):
             if value < dim.lower or (dim.upper is not None and value > dim.upper):
                 raise ArgumentError(
-                    f"dim {dim.name!r} is {value}, the program was compiled for {dim}; "
-                    "compile it with other bounds"
+                    f"dim {dim.name!r} is {value}, the program was compiled for {dim}; compile it with other bounds"
                 )
 
     def _make(self, dims: Shape) -> Plan:
         values = array.array("q", dims or (0,))
         address = values.buffer_info()[0]
-        plan = Plan(values, self._arena_bytes(address), self._compute_shapes(address))
-        plan.output_bytes = [
-            self._bytes(spec, shape) for spec, shape in zip(self._groups[2], plan.output_shapes, strict=True)
+        arena_bytes = self._arena_bytes(address)
+        inputs, states, outputs = self._compute_shapes(address)
+        results = [
+            (shape, spec.numpy_dtype, _bytes(spec, shape))
+            for spec, shape in zip(self._manifest.outputs, outputs, strict=True)
+            if spec.name not in self._manifest.aliases
         ]
-        if not 0 <= plan.arena_bytes <= sys.maxsize:
-            raise ArgumentError(
-                f"these shapes need more scratch memory than there are addresses: {self.named(dims)}"
-            )
-        return plan
+        if not 0 <= arena_bytes <= sys.maxsize:
+            raise ArgumentError(f"these shapes need more scratch memory than there are addresses: {self.named(dims)}")
+        return Plan(values, address, arena_bytes, inputs, states, outputs, results)
 
     def named(self, dims: Sequence[int]) -> dict[str, int]:
         return {dim.name: value for dim, value in zip(self._manifest.dims, dims, strict=False)}
@@ -109,19 +109,11 @@ class Planner:
         remaining = iter(extents)
         return [[tuple(next(remaining) for _ in range(rank)) for rank in group] for group in ranks]
 
-    def _bytes(self, spec: TensorSpec, shape: Shape) -> int:
-        size = math.prod(shape) * spec.numpy_dtype.itemsize
-        if min(shape, default=0) < 0 or size > sys.maxsize:
-            raise ArgumentError(f"output {spec} would have the impossible shape {list(shape)}")
-        return size
-
     def _rank_error(self, groups: tuple[Sequence[np.ndarray], ...]) -> ArgumentError:
         for group, index, axis in self._sources:
             spec, found = self._groups[group][index], groups[group][index].shape
             if axis >= len(found):
-                return ArgumentError(
-                    f"{spec.name!r} must have {len(spec.shape)} axes ({spec}), got {list(found)}"
-                )
+                return ArgumentError(f"{spec.name!r} must have {len(spec.shape)} axes ({spec}), got {list(found)}")
         raise AssertionError("some source lies outside its array")
 
 
@@ -134,10 +126,15 @@ def _source(dim: DimSpec, manifest: Manifest) -> tuple[int, int, int]:
     raise AssertionError("manifests without a source for a dim are rejected")
 
 
+def _bytes(spec: TensorSpec, shape: Shape) -> int:
+    size = math.prod(shape) * spec.numpy_dtype.itemsize
+    if min(shape, default=0) < 0 or size > sys.maxsize:
+        raise ArgumentError(f"output {spec} would have the impossible shape {list(shape)}")
+    return size
+
+
 def _check_static(manifest: Manifest, plan: Plan) -> None:
     declared = [spec.static_shape for spec in (*manifest.inputs, *manifest.states, *manifest.outputs)]
     computed = [*plan.input_shapes, *plan.state_shapes, *plan.output_shapes]
     if declared != computed:
-        raise ProgramFormatError(
-            "the program's code and its manifest disagree about shapes; compile it again"
-        )
+        raise ProgramFormatError("the program's code and its manifest disagree about shapes; compile it again")

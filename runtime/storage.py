@@ -30,9 +30,7 @@ _PROBE = np.arange(3)
 
 # `array.ctypes.data` takes 1-2 microseconds, more than the rest of a call's checks together.
 address_of = (
-    _address_from_object
-    if _address_from_object(_PROBE) == _address_from_interface(_PROBE)
-    else _address_from_interface
+    _address_from_object if _address_from_object(_PROBE) == _address_from_interface(_PROBE) else _address_from_interface
 )
 
 
@@ -49,6 +47,12 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
     copy = aligned_empty(array.shape, array.dtype, array.nbytes)
     copy[...] = array
     return copy
+
+
+def overlap(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two contiguous arrays have bytes in common."""
+    first, second = address_of(a), address_of(b)
+    return a.nbytes > 0 < b.nbytes and first < second + b.nbytes and second < first + a.nbytes
 
 
 def byte_view(array: np.ndarray) -> np.ndarray:

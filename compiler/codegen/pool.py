@@ -13,10 +13,10 @@ is null, count <= 1, the pool has one participant, it is busy (another thread's 
 loop: so there is neither deadlock nor oversubscription), or the process was forked since the pool was made.
 
 How it works.  Every participant has a line of its own, whose state word only its starter and itself touch:
-IDLE -> WORK (starter) -> IDLE (worker) ..., and IDLE -> SLEEPING by a worker that has spun long enough,
+IDLE -> WORK (starter) -> IDLE (worker) ..., and IDLE -> SLEEPING by a worker that has polled long enough,
 which its starter must then wake.  Starting follows a binary tree, participant p starts 2p+1 and 2p+2,
 because an exchange on another core's cache line, let alone a wake-up call, takes longer than the hop.
-Whoever finishes decrements `pending`; the caller spins on it for a moment, then sleeps on it.
+Whoever finishes decrements `pending`; the caller polls it for a moment, then sleeps on it.
 A handle is the address of the line of its last participant, so one pool serves any smaller number of
 threads.
 
@@ -45,10 +45,12 @@ from ingot.compiler.codegen.parallel import emit_objects
 from ingot.runtime.cache import Cache
 
 MAXIMUM_THREADS = 1024
-# Polls, each with a pause of 40-140 cycles, before sleeping: about as long as sleeping and waking would
-# take, which costs at most twice the best choice whatever the gaps between loops are (Karlin et al.,
-# "Competitive randomized algorithms for nonuniform problems", 1990).
-SPINS = 2000
+# How long to wait awake: polls with a pause of 40-140 cycles each, then polls that offer the processor to
+# others, since on a crowded machine the thread waited for may be behind this one in the queue.  Together
+# about as long as sleeping and waking takes, which costs at most twice the best choice whatever the gaps
+# between loops are (Karlin et al., "Competitive randomized algorithms for nonuniform problems", 1990).
+PAUSES = 250
+YIELDS = 100
 
 _LINE = 128  # bytes; two cache lines, since processors fetch them in pairs
 _HEADER_LINES = 4
@@ -119,7 +121,8 @@ def pool_module(triple: str) -> str:
     return _MODULE.substitute(
         triple=triple,
         maximum=MAXIMUM_THREADS,
-        spins=SPINS,
+        pauses=PAUSES,
+        polls=PAUSES + YIELDS,
         bytes=(_HEADER_LINES + MAXIMUM_THREADS) * _LINE,
         futex=architecture.futex_call,
         pause=architecture.pause,
@@ -149,6 +152,7 @@ declare ptr @mmap(ptr, i64, i32, i32, i32, i64)
 declare i32 @munmap(ptr, i64)
 declare i32 @madvise(ptr, i64, i32)
 declare i32 @getpid()
+declare i32 @sched_yield()
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
@@ -261,21 +265,28 @@ done:
   ret void
 }
 
-; Poll until the word differs from `value` or patience ends; returns what was read last.
-define internal i32 @spin_while(ptr %word, i32 %value) nounwind {
+; Poll until the word is zero (or is not), or patience ends; returns what was read last.
+define internal i32 @poll(ptr %word, i1 %for.zero) nounwind {
 entry:
-  br label %poll
-poll:
-  %round = phi i32 [ 0, %entry ], [ %next, %wait ]
+  br label %look
+look:
+  %round = phi i32 [ 0, %entry ], [ %next, %pause ], [ %next, %yield ]
   %now = load atomic i32, ptr %word acquire, align 4
-  %changed = icmp ne i32 %now, %value
+  %zero = icmp eq i32 %now, 0
+  %reached = icmp eq i1 %zero, %for.zero
   %next = add i32 %round, 1
-  %tired = icmp ugt i32 %next, $spins
-  %stop = or i1 %changed, %tired
+  %tired = icmp ugt i32 %next, $polls
+  %stop = or i1 %reached, %tired
   br i1 %stop, label %done, label %wait
 wait:
+  %fresh = icmp ult i32 %round, $pauses
+  br i1 %fresh, label %pause, label %yield
+pause:
   $pause
-  br label %poll
+  br label %look
+yield:
+  call i32 @sched_yield()
+  br label %look
 done:
   ret i32 %now
 }
@@ -283,19 +294,9 @@ done:
 define internal void @await_workers(ptr %pool) nounwind {
 entry:
   %pending = getelementptr %pool, ptr %pool, i64 0, i32 11
-  br label %poll
-poll:
-  %round = phi i32 [ 0, %entry ], [ %next, %wait ]
-  %now = load atomic i32, ptr %pending acquire, align 4
-  %finished = icmp eq i32 %now, 0
-  br i1 %finished, label %done, label %unfinished
-unfinished:
-  %next = add i32 %round, 1
-  %tired = icmp ugt i32 %next, $spins
-  br i1 %tired, label %announce, label %wait
-wait:
-  $pause
-  br label %poll
+  %polled = call i32 @poll(ptr %pending, i1 true)
+  %finished = icmp eq i32 %polled, 0
+  br i1 %finished, label %done, label %announce
 announce:
   %before = atomicrmw or ptr %pending, i32 -2147483648 acquire
   br label %check
@@ -387,7 +388,7 @@ entry:
   %pending.p = getelementptr %pool, ptr %pool, i64 0, i32 11
   br label %idle
 idle:
-  %polled = call i32 @spin_while(ptr %line, i32 0)
+  %polled = call i32 @poll(ptr %line, i1 false)
   %called = icmp ne i32 %polled, 0
   br i1 %called, label %act, label %fall.asleep
 fall.asleep:
