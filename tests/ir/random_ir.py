@@ -171,9 +171,7 @@ def random_kernel(seed: int) -> Kernel:
         shape = readable_shape(random) if random.chance(0.7) else random_shape(random)
         buffer = Buffer(f"t{number}", dtype, shape)
         variables = axes(shape)
-        definitions.append(
-            Definition(buffer, variables, random_value(random, readable, list(variables), dtype))
-        )
+        definitions.append(Definition(buffer, variables, random_value(random, readable, list(variables), dtype)))
         if all(symbolic.is_nonnegative(d - 1) for d in shape):
             readable.append(buffer)
     return Kernel(f"random{seed}", tuple(inputs), (definitions[-1].buffer,), tuple(definitions))
@@ -236,9 +234,7 @@ def random_graph(seed: int) -> Graph:
     weight = builder.input("weight", f32[4], "constant")
     values.append(state)
     for number in range(random.below(12)):
-        builder.source = random.choose(
-            (None, Source("a b.py", number, 'y = "x"'), Source(node="/conv/Add_1"))
-        )
+        builder.source = random.choose((None, Source("a b.py", number, 'y = "x"'), Source(node="/conv/Add_1")))
         name = random.choose(("", "", f"h{number}", "same", "1", "a.b", "for"))
         values.append(_random_value(random, builder, values, name))
     shape = tuple(symbolic.evaluate(d, VALUES) for d in type_.shape)

@@ -125,9 +125,7 @@ class Closures:
         except KeyError:
             raise InterpreterError(f"{self.where}: the buffer {buffer!r} does not exist here") from None
 
-    def place(
-        self, buffer: Buffer, index: tuple[Dim, ...]
-    ) -> Callable[[Environment], tuple[np.ndarray, int]]:
+    def place(self, buffer: Buffer, index: tuple[Dim, ...]) -> Callable[[Environment], tuple[np.ndarray, int]]:
         """The elements of a buffer and the offset of one of them."""
         if len(index) != len(buffer.shape):
             raise InterpreterError(f"{self.where}: {buffer!r} is accessed with {len(index)} indices")
@@ -209,9 +207,7 @@ class Closures:
             found, most = int(value(env)), extent(env)
             position = found + most if found < 0 else found
             if not 0 <= position < most:
-                raise IndexOutOfRange(
-                    f"{self.where}: index {found} at {scalar.site} is outside an extent of {most}"
-                )
+                raise IndexOutOfRange(f"{self.where}: index {found} at {scalar.site} is outside an extent of {most}")
             return np.int64(position)
 
         return bounded

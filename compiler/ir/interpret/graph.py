@@ -94,17 +94,15 @@ def _evaluate(graph: Graph, value: Value, args: Sequence[Any], dims: MutableMapp
         name = missing.op.name if isinstance(missing.op, Input) else repr(missing)
         raise InterpreterError(f"{_where(graph, value)}: reads {name}, which is not an input of the graph")
     op: Any = specialise(value.op, dims)
-    # a region may hold symbols of its own: extents that depend on data
-    unknown = symbols_of(tuple(v for v in vars(op).values() if not isinstance(v, Graph)))
-    if unknown:
-        names = ", ".join(sorted(s.name for s in unknown))
-        raise InterpreterError(f"{_where(graph, value)}: no input shape determines {names}")
     try:
         result = op.evaluate(*args)
     except InterpreterError:
         raise
     except Exception as error:
-        raise InterpreterError(f"{_where(graph, value)}: {type(error).__name__}: {error}") from error
+        # symbols may be left where an op or a region makes extents of its own, from data; elsewhere not
+        names = ", ".join(sorted(s.name for s in symbols_of(op)))
+        reason = f"no input shape determines {names}" if names else f"{type(error).__name__}: {error}"
+        raise InterpreterError(f"{_where(graph, value)}: {reason}") from error
     return _checked(graph, value, result, dims)
 
 

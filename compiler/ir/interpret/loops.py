@@ -42,7 +42,7 @@ class Memory:
 def run_function(
     function: loops.Function,
     arrays: Mapping[str, np.ndarray] | Sequence[np.ndarray],
-    dims: Mapping[Symbol | str, int] | None = None,
+    dims: Mapping[Symbol, int] | Mapping[str, int] | None = None,
     *,
     parallel_order: Order = "forward",
     seed: int = 0,
@@ -73,9 +73,7 @@ def _arena(functions: Sequence[loops.Function], dims: Mapping[Symbol, int]) -> n
     for function in functions:
         for statement in loops.walk(function.body):
             if isinstance(statement, loops.Alloc) and statement.offset is not None:
-                end = symbolic.bounds(
-                    symbolic.substitute(statement.offset + statement.buffer.type.bytes, dims)
-                )
+                end = symbolic.bounds(symbolic.substitute(statement.offset + statement.buffer.type.bytes, dims))
                 if end[1] is None:
                     raise InterpreterError(f"the end of the arena buffer {statement.buffer!r} has no bound")
                 size = max(size, end[1])
@@ -265,9 +263,7 @@ class _Translator:
         body = self.machine.compiled(function)
         parameters = function.parameters
         if len(parameters) != len(given):
-            raise InterpreterError(
-                f"{self.where}: {function.name} takes {len(parameters)} buffers, not {len(given)}"
-            )
+            raise InterpreterError(f"{self.where}: {function.name} takes {len(parameters)} buffers, not {len(given)}")
         shapes = [[self.closures.dim(d) for d in p.shape] for p in parameters]
 
         def run(env: Environment) -> None:

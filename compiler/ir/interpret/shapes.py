@@ -18,9 +18,7 @@ from ingot.compiler.ir.types import DTYPES, TensorType, dtype_of
 Environment = Mapping[Symbol, int]
 
 
-def bind_shapes(
-    given: Iterable[tuple[str, TensorType, np.ndarray]], dims: MutableMapping[Symbol, int]
-) -> None:
+def bind_shapes(given: Iterable[tuple[str, TensorType, np.ndarray]], dims: MutableMapping[Symbol, int]) -> None:
     """Give values to the symbols that stand alone in a type, then check every array against its type. Each
     entry begins with what the array is, for errors."""
     given = list(given)
@@ -34,7 +32,7 @@ def bind_shapes(
 
 
 def named_dims(
-    given: Mapping[Symbol | str, int] | None, symbols: Iterable[Symbol], where: str
+    given: Mapping[Symbol, int] | Mapping[str, int] | None, symbols: Iterable[Symbol], where: str
 ) -> dict[Symbol, int]:
     """Values given by symbol or by name, by symbol; each is checked against the bounds of its symbol."""
     by_name = {s.name: s for s in symbols}
@@ -59,9 +57,7 @@ def _check_layout(where: str, type_: TensorType, array: np.ndarray) -> None:
         found = dtype_of(array).name if known else str(array.dtype)
         raise InterpreterError(f"{where}: has element type {found}, not that of {type_!r}; use .astype")
     if array.ndim != type_.rank:
-        raise InterpreterError(
-            f"{where}: has shape {array.shape}, of rank {array.ndim}; its type is {type_!r}"
-        )
+        raise InterpreterError(f"{where}: has shape {array.shape}, of rank {array.ndim}; its type is {type_!r}")
 
 
 def _bind(where: str, symbol: Symbol, size: int, dims: MutableMapping[Symbol, int]) -> None:
@@ -71,9 +67,7 @@ def _bind(where: str, symbol: Symbol, size: int, dims: MutableMapping[Symbol, in
         return
     low, high = symbolic.bounds(symbol)
     if (low is not None and size < low) or (high is not None and size > high):
-        allowed = (
-            f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
-        )
+        allowed = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
         raise InterpreterError(f"{where}: {symbol.name} is {size}; its bounds allow {allowed}")
     dims[symbol] = size
 
@@ -88,9 +82,7 @@ def match_shape(where: str, type_: TensorType, array: np.ndarray, dims: MutableM
         expected = symbolic.substitute(dim, dims)
         if isinstance(expected, int) and expected != size:
             stated = f"{dim} = {expected}" if isinstance(dim, Expr) else str(dim)
-            raise InterpreterError(
-                f"{where}: has shape {array.shape}, but dim {axis} of {type_!r} is {stated}"
-            )
+            raise InterpreterError(f"{where}: has shape {array.shape}, but dim {axis} of {type_!r} is {stated}")
 
 
 # --- specialisation ----------------------------------------------------------------------------
@@ -131,9 +123,5 @@ def _specialise_graph(graph: Graph, env: Environment) -> Graph:
     made: dict[Value, Value] = {}
     for value in (*graph.inputs, *graph.body):
         args = tuple(made[a] for a in value.args)
-        made[value] = replace(
-            value, op=specialise(value.op, env), args=args, type=specialise(value.type, env)
-        )
-    return replace(
-        graph, inputs=tuple(made[v] for v in graph.inputs), outputs=tuple(made[v] for v in graph.outputs)
-    )
+        made[value] = replace(value, op=specialise(value.op, env), args=args, type=specialise(value.type, env))
+    return replace(graph, inputs=tuple(made[v] for v in graph.inputs), outputs=tuple(made[v] for v in graph.outputs))

@@ -45,7 +45,7 @@ Mask = np.ndarray | None
 def run_kernel(
     kernel: Kernel,
     arrays: Mapping[str, np.ndarray] | Sequence[np.ndarray],
-    dims: Mapping[Symbol | str, int] | None = None,
+    dims: Mapping[Symbol, int] | Mapping[str, int] | None = None,
     *,
     observe: Callable[[Buffer, np.ndarray], None] | None = None,
 ) -> tuple[np.ndarray, ...]:
@@ -55,9 +55,7 @@ def run_kernel(
     symbols = symbols_in(kernel_dims(kernel))
     values = named_dims(dims, symbols, where)
     given = arguments(where, kernel.inputs, arrays)
-    bind_shapes(
-        ((f"{where}, input {b.name!r}", b.type, a) for b, a in zip(kernel.inputs, given, strict=True)), values
-    )
+    bind_shapes(((f"{where}, input {b.name!r}", b.type, a) for b, a in zip(kernel.inputs, given, strict=True)), values)
     known_dims(values, symbols, where)
     memory = dict(zip(kernel.inputs, given, strict=True))
     with np.errstate(all="ignore"):
@@ -105,9 +103,7 @@ def _define(
         for axis, (variable, extent) in enumerate(zip(definition.variables, part.shape, strict=True)):
             if isinstance(variable, Variable):
                 first = start if axis == 0 else 0
-                env[variable] = np.arange(first, first + extent).reshape(
-                    (-1,) + (1,) * (len(shape) - axis - 1)
-                )
+                env[variable] = np.arange(first, first + extent).reshape((-1,) + (1,) * (len(shape) - axis - 1))
         part[...] = _Grid(env, memory, part.shape, where).scalar(definition.value, None)
     return result
 
@@ -189,9 +185,7 @@ class _Grid:
             case Reduce():
                 return self._reduce(scalar, mask)
             case _:
-                raise InterpreterError(
-                    f"{self.where}: {type(scalar).__name__} has no meaning at the tensor level"
-                )
+                raise InterpreterError(f"{self.where}: {type(scalar).__name__} has no meaning at the tensor level")
 
     def _select(self, dtype: DType, args: tuple[Scalar, ...], mask: Mask) -> np.ndarray:
         condition = self.scalar(args[0], mask)
@@ -232,9 +226,7 @@ class _Grid:
         wrong = outside if mask is None else outside & mask
         if wrong.any():
             found = np.broadcast_to(value, wrong.shape)[wrong].flat[0]
-            raise IndexOutOfRange(
-                f"{self.where}: index {found} at {scalar.site} is outside an extent of {extent}"
-            )
+            raise IndexOutOfRange(f"{self.where}: index {found} at {scalar.site} is outside an extent of {extent}")
         return np.where(outside, 0, position)
 
     # --- reductions ------------------------------------------------------------------------------
@@ -245,9 +237,7 @@ class _Grid:
             raise InterpreterError(f"{self.where}: the extent of a reduction depends on a variable")
         return self._reduce_over(scalar, list(scalar.variables), [int(e) for e in extents], mask)
 
-    def _reduce_over(
-        self, scalar: Reduce, variables: list[Dim], extents: list[int], mask: Mask
-    ) -> np.ndarray:
+    def _reduce_over(self, scalar: Reduce, variables: list[Dim], extents: list[int], mask: Mask) -> np.ndarray:
         """Over all the variables at once, or in pieces of the first one where that is too much."""
         if 0 in extents:
             return arithmetic.neutral(scalar.combiner, scalar.dtype)
@@ -269,9 +259,7 @@ class _Grid:
             total = arithmetic.combine(scalar.combiner, scalar.dtype, total, part)
         return total
 
-    def _reduce_piece(
-        self, scalar: Reduce, variables: list[Dim], ranges: list[range], mask: Mask
-    ) -> np.ndarray:
+    def _reduce_piece(self, scalar: Reduce, variables: list[Dim], ranges: list[range], mask: Mask) -> np.ndarray:
         rank = len(self.shape)
         env = dict(self.env)
         for axis, (variable, places) in enumerate(zip(variables, ranges, strict=True)):
