@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.ops.convolution import convolve, convolve_transpose
-from ingot.compiler.ops.pooling import average_pool, max_pool
+from ingot.compiler.ops.average_pooling import average_pool
+from ingot.compiler.ops.pooling import max_pool
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.nn import initializers
 from ingot.frontends.dsl.nn.initializers import Initializer

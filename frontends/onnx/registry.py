@@ -1,0 +1,82 @@
+"""The converters: which function imports which ONNX op, from which version on.
+
+    @onnx_op("Softmax", since=13)
+    def softmax(op: Call, x: Tensor) -> Tensor: ...
+
+A converter is given the node's inputs as tensors (None for one that is left out). Inputs numbered in `known` come
+as NumPy arrays, those in `dims` as tuples of dims; when such a value is known only while the program runs, the
+node waits for it (values.Pending). `raw` converters get values as they are. The version chosen is the highest
+`since` that is not above the model's opset version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+ONNX = ""
+ML = "ai.onnx.ml"
+TRAINING = "ai.onnx.preview.training"
+PREVIEW = "ai.onnx.preview"
+MICROSOFT = "com.microsoft"
+
+_ALIASES = {"ai.onnx": ONNX, "com.ms.internal.nhwc": MICROSOFT}
+
+
+def domain_name(domain: str) -> str:
+    """The one name of a domain that has several."""
+    return _ALIASES.get(domain, domain)
+
+
+@dataclass(frozen=True)
+class Converter:
+    """A function that imports one op for versions from `since` on."""
+
+    function: Callable[..., Any]
+    since: int
+    known: frozenset[int] = frozenset()
+    dims: frozenset[int] = frozenset()
+    raw: bool = False
+    moves: bool = False  # only moves elements: works on the storage of any element type
+
+
+_CONVERTERS: dict[tuple[str, str], list[Converter]] = {}
+
+
+def onnx_op(
+    *names: str,
+    since: int = 1,
+    domain: str = ONNX,
+    known: Iterable[int] = (),
+    dims: Iterable[int] = (),
+    raw: bool = False,
+    moves: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the converter of these ops from version `since` on."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        made = Converter(function, since, frozenset(known), frozenset(dims), raw, moves)
+        for name in names:
+            versions = _CONVERTERS.setdefault((domain, name), [])
+            if any(v.since == since for v in versions):
+                raise ValueError(f"two converters of {domain}:{name} since version {since}")
+            versions.append(made)
+            versions.sort(key=lambda v: v.since)
+        return function
+
+    return register
+
+
+def converter(domain: str, name: str, version: int) -> Converter | None:
+    """The converter of an op in an opset version."""
+    found = None
+    for candidate in _CONVERTERS.get((domain_name(domain), name), ()):
+        if candidate.since <= version:
+            found = candidate
+    return found
+
+
+def registered() -> dict[tuple[str, str], tuple[int, ...]]:
+    """(domain, op) -> the versions at which its converters start."""
+    return {key: tuple(v.since for v in versions) for key, versions in sorted(_CONVERTERS.items())}
