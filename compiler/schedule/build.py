@@ -19,7 +19,9 @@ from ingot.compiler.target import Target
 Body = Callable[[Dim], Sequence[Statement]]
 
 
-def loop(name: str, extent: Dim, body: Body, kind: LoopKind = "serial", width: int = 1) -> tuple[Statement, ...]:
+def loop(
+    name: str, extent: Dim, body: Body, kind: LoopKind = "serial", width: int = 1
+) -> tuple[Statement, ...]:
     """for name in extent kind { body(name) }"""
     if extent == 0:
         return ()
@@ -30,7 +32,10 @@ def loop(name: str, extent: Dim, body: Body, kind: LoopKind = "serial", width: i
 
 
 def nest(
-    names: Sequence[str], extents: Sequence[Dim], body: Callable[..., Sequence[Statement]], kind: LoopKind = "serial"
+    names: Sequence[str],
+    extents: Sequence[Dim],
+    body: Callable[..., Sequence[Statement]],
+    kind: LoopKind = "serial",
 ) -> tuple[Statement, ...]:
     """Perfectly nested loops, the first outermost; `kind` is that of the outermost loop that exists."""
     if any(extent == 0 for extent in extents):
@@ -53,7 +58,12 @@ def fuses(dtype: DType, target: Target) -> bool:
 def combine(combiner: Combiner, accumulator: Scalar, body: Scalar, target: Target) -> Scalar:
     """accumulator (+) body. A product that is added becomes a fused multiply-add wherever the machine has one:
     the same choice in every variant of a loop, so that all variants give the same bits."""
-    if combiner == "sum" and isinstance(body, Apply) and body.function.name == "mul" and fuses(body.dtype, target):
+    if (
+        combiner == "sum"
+        and isinstance(body, Apply)
+        and body.function.name == "mul"
+        and fuses(body.dtype, target)
+    ):
         return ir.apply("fma", *body.args, accumulator)
     return ir.apply(ir.COMBINERS[combiner], accumulator, body)
 
@@ -85,9 +95,14 @@ def accumulate(reduce: Reduce, target: Target) -> tuple[tuple[Statement, ...], S
     body = wide_body(reduce)
 
     def step(*variables: Dim) -> tuple[Statement, ...]:
-        mapping = {old: new for old, new in zip(reduce.variables, variables, strict=True) if not isinstance(old, int)}
+        mapping = {
+            old: new for old, new in zip(reduce.variables, variables, strict=True) if not isinstance(old, int)
+        }
         inner, value = lower_reductions(scalars.substitute(body, mapping), target)
-        return (*inner, Store(accumulator, (), combine(reduce.combiner, Load(accumulator, ()), value, target)))
+        return (
+            *inner,
+            Store(accumulator, (), combine(reduce.combiner, Load(accumulator, ()), value, target)),
+        )
 
     names = [getattr(v, "name", "r") for v in reduce.variables]
     statements = (

@@ -126,7 +126,9 @@ def reduction_form(kernel: Kernel) -> ReductionForm | None:
     )
 
 
-def _definitions(reductions: Sequence[Item], scalars_: Sequence[Item]) -> tuple[list[Accumulation], list[Final]]:
+def _definitions(
+    reductions: Sequence[Item], scalars_: Sequence[Item]
+) -> tuple[list[Accumulation], list[Final]]:
     """Reductions over common variables, and finals in terms of their marks."""
     accumulations: list[Accumulation] = []
     finals: list[Final] = []

@@ -50,7 +50,9 @@ class Accumulator:
 
     def add(self, slot: Dim, value: Scalar, target: Target) -> Store:
         """lanes[slot] (+)= value"""
-        return Store(self.lanes, (slot,), build.combine(self.combiner, Load(self.lanes, (slot,)), value, target))
+        return Store(
+            self.lanes, (slot,), build.combine(self.combiner, Load(self.lanes, (slot,)), value, target)
+        )
 
 
 def accumulator(combiner: Combiner, dtype: DType, width: int) -> Accumulator:
@@ -63,7 +65,9 @@ def lane_loops(extent: Dim, width: int, vectors: int, point: Point, start: Dim =
     block = vectors * width
 
     def whole(o: Dim) -> tuple[Statement, ...]:
-        return build.loop("u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, point), "unrolled")
+        return build.loop(
+            "u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, point), "unrolled"
+        )
 
     done = extent // block * block
     singles = (extent - done) // width
@@ -156,7 +160,9 @@ def chunk_counts(extents: Sequence[Dim], cut: Chunking) -> tuple[Dim, ...]:
     return (*extents[: cut.axis], symbolic.ceildiv(extents[cut.axis], cut.steps))
 
 
-def chunk_range(extents: Sequence[Dim], cut: Chunking, number: Sequence[Dim]) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+def chunk_range(
+    extents: Sequence[Dim], cut: Chunking, number: Sequence[Dim]
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     """(starts, extents) of one chunk, given its number along each axis of `chunk_counts`."""
     start = number[-1] * cut.steps
     count = symbolic.minimum(cut.steps, extents[cut.axis] - start)

@@ -17,7 +17,9 @@ from ingot.compiler.schedule import build, scalars
 CHUNK_BYTES = 64 << 10  # a chunk takes some microseconds: long against handing it to a thread
 SERIAL_BYTES = 256 << 10  # less work than this is not worth waking a thread
 SERIAL_FLOPS = 1 << 18  # products of a contraction that is not worth waking a thread
-BYTES_PER_CYCLE = 2  # of one lane's arithmetic: a vector instruction moves about that much per lane in its time
+BYTES_PER_CYCLE = (
+    2  # of one lane's arithmetic: a vector instruction moves about that much per lane in its time
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def balanced(extent: Dim, steps: int, multiple: int = 1) -> int:
 Ranges = tuple[tuple[Dim, Dim], ...]  # (start, count) along each axis
 
 
-def blocks(extents: Sequence[Dim], cut: Cut | None, body: Callable[[Ranges], Sequence[Statement]]) -> tuple[Statement, ...]:
+def blocks(
+    extents: Sequence[Dim], cut: Cut | None, body: Callable[[Ranges], Sequence[Statement]]
+) -> tuple[Statement, ...]:
     """One parallel loop over the blocks of a cut; `body` gets the range of each axis."""
     if cut is None:
         return tuple(body(tuple((0, extent) for extent in extents)))

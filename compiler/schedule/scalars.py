@@ -8,6 +8,7 @@ Non-goal: algebra on values; floating-point expressions are never reassociated h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
@@ -34,8 +35,8 @@ _RELATIONS = ("lt", "le", "ge", "eq")
 class Rewriter:
     """Rebuilds scalars bottom-up. `leaf` may replace any node that was rebuilt; `mapping` replaces atoms."""
 
-    def __init__(self, mapping: Mapping[Atom, Dim] | None = None, leaf: Leaf | None = None) -> None:
-        self.mapping: Mapping[Atom, Dim] = mapping or {}
+    def __init__(self, mapping: Mapping[Any, Dim] | None = None, leaf: Leaf | None = None) -> None:
+        self.mapping: Mapping[Any, Dim] = mapping or {}
         self.leaf = leaf
         self.done: dict[int, tuple[Scalar, Scalar]] = {}  # by identity; the key object is kept alive
 
@@ -87,7 +88,7 @@ def _apply(name: str, args: tuple[Scalar, ...]) -> Scalar:
     return ir.apply(name, *args)
 
 
-def substitute(value: Scalar, mapping: Mapping[Atom, Dim]) -> Scalar:
+def substitute(value: Scalar, mapping: Mapping[Any, Dim]) -> Scalar:
     """The value with atoms of its index arithmetic replaced."""
     return Rewriter(mapping).scalar(value)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import (
@@ -25,13 +26,13 @@ from ingot.compiler.ir.loops import (
     walk,
 )
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
-from ingot.compiler.ir.symbolic import Atom, Dim
+from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import statement_dims, statement_scalars
 from ingot.compiler.schedule.scalars import Rewriter, atoms_of, atoms_of_dim, loads
 
 
 class _Copier:
-    def __init__(self, mapping: Mapping[Atom, Dim], buffers: Mapping[Buffer, Buffer]) -> None:
+    def __init__(self, mapping: Mapping[Any, Dim], buffers: Mapping[Buffer, Buffer]) -> None:
         self.mapping = dict(mapping)
         self.buffers = dict(buffers)
         self.locals: dict[Local, Local] = {}
@@ -98,7 +99,7 @@ class _Copier:
 
 def copy(
     statements: Sequence[Statement],
-    mapping: Mapping[Atom, Dim] | None = None,
+    mapping: Mapping[Any, Dim] | None = None,
     buffers: Mapping[Buffer, Buffer] | None = None,
 ) -> tuple[Statement, ...]:
     """The statements with variables and buffers replaced and everything they bind made anew."""

@@ -130,7 +130,11 @@ def step(
     def element(r: Dim, lane: Dim) -> list[Statement]:
         rewriter = scalars.Rewriter({**tile.at(r, lane), **point})  # type: ignore[arg-type]
         return [
-            Store(buffer, (r, lane), build.combine(a.combiner, Load(buffer, (r, lane)), rewriter.scalar(a.body), target))
+            Store(
+                buffer,
+                (r, lane),
+                build.combine(a.combiner, Load(buffer, (r, lane)), rewriter.scalar(a.body), target),
+            )
             for buffer, a in zip(buffers, form.accumulations, strict=True)
         ]
 

@@ -20,9 +20,18 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
-from ingot.compiler.schedule.primitives import block, fuse, join, only_inner, parallelize, reorder, simplify, strip
-from ingot.compiler.schedule.statements import with_body
+from ingot.compiler.schedule.primitives import (
+    block,
+    fuse,
+    join,
+    only_inner,
+    parallelize,
+    reorder,
+    simplify,
+    strip,
+)
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.statements import with_body
 from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block: at least a cache line of elements on both sides
@@ -64,7 +73,9 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     function = loops.Function(kernel.name, (*kernel.inputs, *kernel.outputs), body)
     shapes = "one shape" if len(groups) == 1 else f"{len(groups)} shapes"
     reason = f"every definition is elementwise; {shapes}"
-    return Scheduled(function, "elementwise", {"groups": decisions}, reason, in_place=_in_place(kernel, groups))
+    return Scheduled(
+        function, "elementwise", {"groups": decisions}, reason, in_place=_in_place(kernel, groups)
+    )
 
 
 # --- groups -------------------------------------------------------------------------------------------------------
@@ -91,7 +102,9 @@ def _points(definitions: Sequence[Definition], kernel: Kernel) -> Points:
     stores: list[Load] = []
     stored: list[Scalar] = []
     for definition in definitions:
-        mapping = {a: b for a, b in zip(definition.variables, variables, strict=True) if not isinstance(a, int)}
+        mapping = {
+            a: b for a, b in zip(definition.variables, variables, strict=True) if not isinstance(a, int)
+        }
         value = scalars.substitute(definition.value, mapping)
         value = scalars.replace_loads(value, lambda load: values.get(load.buffer))
         values[definition.buffer] = value
@@ -107,7 +120,11 @@ def _in_place(kernel: Kernel, groups: Sequence[Points]) -> tuple[tuple[Buffer, B
     for group in groups:
         loads = [load for value in group.values for load in scalars.loads(value)]
         elsewhere = {
-            load.buffer for other in groups if other is not group for v in other.values for load in scalars.loads(v)
+            load.buffer
+            for other in groups
+            if other is not group
+            for v in other.values
+            for load in scalars.loads(v)
         }
         for store in group.stores:
             for operand in dict.fromkeys(load.buffer for load in loads):

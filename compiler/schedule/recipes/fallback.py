@@ -33,7 +33,8 @@ def _nest(
 ) -> tuple[Statement, ...]:
     buffer = storage.get(definition.buffer, definition.buffer)
     value = scalars.replace_loads(
-        definition.value, lambda load: Load(storage[load.buffer], load.index) if load.buffer in storage else None
+        definition.value,
+        lambda load: Load(storage[load.buffer], load.index) if load.buffer in storage else None,
     )
     shape = definition.buffer.shape
 
