@@ -46,6 +46,8 @@ class Elementwise(Op, abstract=True):
     range: ClassVar[tuple[float, float]] = (-2.0, 2.0)
 
     def infer(self, *types: TensorType) -> TensorType:
+        if len(types) != self.function.arity:
+            raise OpTypeError(f"{self.name} takes {self.function.arity} arguments, not {len(types)}")
         same_types(self.name, *types)
         if types[0].dtype.kind not in self.function.kinds:
             allowed = " or ".join(self.function.kinds)

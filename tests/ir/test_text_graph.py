@@ -246,9 +246,7 @@ def test_dumps_hold_text_and_constants_beside_it(tmp_path, rng):
     x = builder.input("x", f32[3])
     types = {"layer/w": f32[3], "file": bf16[3], "flags": boolean[3], "scalar": f64[()]}
     weights = [builder.input(name, type_, "constant") for name, type_ in types.items()]
-    constants = {
-        name: rng.normal(size=type_.static_shape).astype(type_.dtype.numpy) for name, type_ in types.items()
-    }
+    constants = {name: rng.normal(size=type_.static_shape).astype(type_.dtype.numpy) for name, type_ in types.items()}
     graph = Graph("g", builder.inputs, (builder.emit(Greater(), x, weights[0]),), constants=constants)
     path = text.save_dump(graph, tmp_path / "stage.txt")
     assert path.read_text() == text.print_graph(graph)

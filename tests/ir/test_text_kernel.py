@@ -53,9 +53,7 @@ def test_random_kernels_read_back(seed):
     again = text.parse_kernel(printed)
     assert text.print_kernel(again) == printed
     arrays = [Random(seed).array(b) for b in kernel.inputs]
-    for found, expected in zip(
-        interpret.run_kernel(again, arrays), interpret.run_kernel(kernel, arrays), strict=True
-    ):
+    for found, expected in zip(interpret.run_kernel(again, arrays), interpret.run_kernel(kernel, arrays), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -219,9 +217,7 @@ def test_errors_say_where_and_what(wrong, line, column, message):
 def test_constants_beyond_int64_read_back():
     y = Buffer("y", u64, (2,))
     i = axes((2,))
-    value = ir.apply(
-        "select", ir.apply("lt", ir.IndexValue(i[0]), Const(1, i64)), Const(2**64 - 1, u64), Const(0, u64)
-    )
+    value = ir.apply("select", ir.apply("lt", ir.IndexValue(i[0]), Const(1, i64)), Const(2**64 - 1, u64), Const(0, u64))
     kernel = Kernel("k", (), (y,), (Definition(y, i, value),))
     again = text.parse_kernel(text.print_kernel(kernel))
     assert interpret.run_kernel(again, [])[0].tolist() == [2**64 - 1, 0]
