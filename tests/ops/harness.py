@@ -65,12 +65,12 @@ def op_graph(op: Op, types: Sequence[TensorType]) -> Graph:
     return Graph(op.name, builder.inputs, tuple(n.value for n in nodes))
 
 
-def graph_of_samples(name: str, samples: Iterable[tuple[Op, Arrays]]) -> Graph:
+def graph_of_samples(name: str, samples: Iterable[tuple[Op, Sequence[TensorType]]]) -> Graph:
     """Several ops side by side, each on inputs of its own; all their results are outputs, in order."""
     builder = Builder()
     outputs: list[Value] = []
-    for number, (op, args) in enumerate(samples):
-        inputs = [builder.input(f"x{number}_{n}", type_of(a)) for n, a in enumerate(args)]
+    for number, (op, types) in enumerate(samples):
+        inputs = [builder.input(f"x{number}_{n}", t) for n, t in enumerate(types)]
         value = builder.emit(op, *inputs)
         wrapped = Node(builder, value).wrap(value)
         outputs += [n.value for n in (wrapped if isinstance(wrapped, tuple) else (wrapped,))]
@@ -179,9 +179,7 @@ def result_types(op: Op, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
 
 def with_symbolic_dims(types: Iterable[TensorType]) -> list[TensorType]:
     """Every dim above 1 as a symbol; equal dims as the same symbol."""
-    return [
-        t.with_shape(Symbol(f"d{d}") if isinstance(d, int) and d > 1 else d for d in t.shape) for t in types
-    ]
+    return [t.with_shape(Symbol(f"d{d}") if isinstance(d, int) and d > 1 else d for d in t.shape) for t in types]
 
 
 def dtype_names(types: Iterable[TensorType]) -> str:

@@ -12,6 +12,7 @@ An op without samples fails: nothing enters the language untested.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any
 
@@ -122,9 +123,7 @@ def test_loops_compute_the_meaning(sample: Sample, args: harness.Arrays):
         assert a.tobytes() == b.tobytes(), "the result depends on the order of parallel iterations"
 
 
-def run_loops(
-    function: loops.Function, args: harness.Arrays, like: harness.Arrays, order: Any
-) -> list[np.ndarray]:
+def run_loops(function: loops.Function, args: harness.Arrays, like: harness.Arrays, order: Any) -> list[np.ndarray]:
     results = [np.empty(e.shape, e.dtype) for e in like]
     interpret.run_function(function, [*args, *results], parallel_order=order)
     return results
@@ -170,23 +169,36 @@ def test_symbolic_dims_compute_the_meaning(sample: Sample, args: harness.Arrays)
     harness.assert_same(found, expected)
 
 
-@pytest.mark.parametrize(
-    "kind", [k for k in OPS.values() if k.name not in WITHOUT_SAMPLES], ids=lambda k: k.name
-)
-def test_native_code_computes_the_meaning(kind: type[Op]):
-    """All samples of an op in one program, because compiling takes longer than running."""
-    samples = list(kind.samples())
+def check_native(name: str, samples: list[Sample], types: list[list[TensorType]]) -> None:
+    """All samples in one program, because compiling takes longer than running."""
     args = [arguments_of(sample) for sample in samples]
-    graph = harness.graph_of_samples(kind.name, [(s.op, a) for s, a in zip(samples, args, strict=True)])
+    graph = harness.graph_of_samples(name, [(s.op, t) for s, t in zip(samples, types, strict=True)])
     program = compile_graph(graph, Options(cache=False)).program
-    flat = Executable(program, threads=2)(*(array for each in args for array in each))
-    found = iter(harness.several(flat))
+    found = iter(harness.several(Executable(program, threads=2)(*itertools.chain(*args))))
     for number, (sample, each) in enumerate(zip(samples, args, strict=True)):
         expected = harness.evaluate(sample.op, *each)
         try:
             harness.assert_same([next(found) for _ in expected], expected)
         except AssertionError as error:
-            raise AssertionError(f"sample {number}: {sample.op} of {types_of(sample)}: {error}") from None
+            raise AssertionError(f"sample {number}: {sample.op} of {types[number]}: {error}") from None
+
+
+@pytest.mark.parametrize("name", [name for name in OPS if name not in WITHOUT_SAMPLES])
+def test_native_code_computes_the_meaning(name: str):
+    samples = list(OPS[name].samples())
+    check_native(name, samples, [types_of(sample) for sample in samples])
+
+
+def symbolic_by_op() -> dict[str, list[Sample]]:
+    grouped: dict[str, list[Sample]] = {}
+    for parameter in symbolic_samples():
+        grouped.setdefault(parameter.values[0].op.name, []).append(parameter.values[0])
+    return grouped
+
+
+@pytest.mark.parametrize(("name", "samples"), symbolic_by_op().items(), ids=symbolic_by_op().keys())
+def test_native_code_takes_symbolic_dims(name: str, samples: list[Sample]):
+    check_native(name, samples, [harness.with_symbolic_dims(types_of(sample)) for sample in samples])
 
 
 def smooth(sample: Sample) -> bool:
@@ -194,9 +206,7 @@ def smooth(sample: Sample) -> bool:
     if not sample.op.differentiable or sample.wrt == ():
         return False
     types = harness.doubled(types_of(sample))
-    return f64 in [t.dtype for t in types] and f64 in [
-        t.dtype for t in harness.result_types(sample.op, types)
-    ]
+    return f64 in [t.dtype for t in types] and f64 in [t.dtype for t in harness.result_types(sample.op, types)]
 
 
 def gradient_samples() -> list[Any]:
@@ -227,9 +237,7 @@ def twice_differentiable() -> list[Any]:
 
 
 @pytest.mark.parametrize("sample", twice_differentiable())
-def test_gradient_of_gradient_agrees_with_differences(
-    sample: Sample, args: harness.Arrays, rng: np.random.Generator
-):
+def test_gradient_of_gradient_agrees_with_differences(sample: Sample, args: harness.Arrays, rng: np.random.Generator):
     graph, wide, wrt = double_graph(sample, args)
     first = autodiff.differentiate(graph, wrt)
     cotangents = [rng.standard_normal(v.tensor.static_shape) for v in first.inputs[len(wide) :]]

@@ -27,9 +27,7 @@ def by_definition(x, w, strides, padding, dilation, groups):
     (batch, _, *sizes), (outputs, per_group, *taps) = x.shape, w.shape
     counts = [
         (size + low + high - step * (count - 1) - 1) // stride + 1
-        for size, (low, high), step, count, stride in zip(
-            sizes, padding, dilation, taps, strides, strict=True
-        )
+        for size, (low, high), step, count, stride in zip(sizes, padding, dilation, taps, strides, strict=True)
     ]
     y = np.zeros((batch, outputs, *counts))
     for out, place in itertools.product(range(outputs), np.ndindex(*counts)):
@@ -216,9 +214,7 @@ def test_half_precision_is_accumulated_in_single():
     assert Convolution((1,), ((0, 0),), (1,)).evaluate(x, w).item() == 3072
 
 
-@pytest.mark.parametrize(
-    ("size", "stride", "taps"), list(itertools.product((5, 6, 7), (1, 2, 3), (1, 2, 3, 4)))
-)
+@pytest.mark.parametrize(("size", "stride", "taps"), list(itertools.product((5, 6, 7), (1, 2, 3), (1, 2, 3, 4))))
 def test_same_padding_gives_a_window_per_stride(size, stride, taps):
     for extra in ("low", "high"):
         ((low, high),) = same_padding((size,), (taps,), (stride,), (1,), extra)
@@ -256,7 +252,5 @@ def test_transpose_says_which_shape_fits():
 
 def test_gradient_of_upsampling(rng):
     types = (f64[2, 3, 4, 3], f64[3, 2, 3, 4])
-    graph = build(
-        lambda x, w: convolve_transpose(x, w, strides=(2, 3), padding=1, output_padding=(1, 0)), types
-    )
+    graph = build(lambda x, w: convolve_transpose(x, w, strides=(2, 3), padding=1, output_padding=(1, 0)), types)
     check_gradient(graph, tuple(rng.standard_normal(t.static_shape) for t in types), (0, 1), rng)

@@ -69,9 +69,7 @@ def test_only_the_chosen_get_a_gradient():
     np.testing.assert_array_equal(sort, [3, 1, 4, 2, 5])
 
 
-@pytest.mark.parametrize(
-    ("op", "message"), [(TopK(5, 0), "5 of 4"), (TopK(1, 1), "outside"), (Argsort(2), "outside")]
-)
+@pytest.mark.parametrize(("op", "message"), [(TopK(5, 0), "5 of 4"), (TopK(1, 1), "outside"), (Argsort(2), "outside")])
 def test_refusals_say_why(op, message):
     with pytest.raises(OpTypeError, match=message):
         op.infer(f32[4])

@@ -27,9 +27,7 @@ def windows_of(x, window, strides, padding, dilation):
     """(place of the window, its elements with None for padding) for one plane."""
     counts = [
         (size + low + high - step * (taps - 1) - 1) // stride + 1
-        for size, taps, stride, (low, high), step in zip(
-            x.shape, window, strides, padding, dilation, strict=True
-        )
+        for size, taps, stride, (low, high), step in zip(x.shape, window, strides, padding, dilation, strict=True)
     ]
     for place in np.ndindex(*counts):
         elements = []
