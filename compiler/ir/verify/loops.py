@@ -211,9 +211,8 @@ class _FunctionChecker(ScalarChecker):
 
     def _alloc(self, buffer: Buffer, offset: Dim | None) -> None:
         self.at(f"alloc {buffer.name}")
-        if buffer.space == "global":
-            raise self.error("global memory is given, it cannot be allocated")
-        if (buffer.space == "arena") != (offset is not None):
+        # what lies between kernels is global to them, and the program puts it into the arena
+        if (buffer.space in ("arena", "global")) != (offset is not None):
             raise self.error(f"a buffer in {buffer.space} has {'an' if offset is not None else 'no'} offset")
         if offset is not None:
             self.dim(offset, "the offset")
