@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.compiler.ops.attention import attention
+from ingot.compiler.ops.attention import Attention
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.nn.layers import GELU, Dropout, Generator, Linear, Sequential, generator_of
 from ingot.frontends.dsl.nn.normalization import LayerNorm
@@ -37,7 +37,8 @@ class MultiHeadAttention(Module):
         """`mask` is added to the scores; `context` is what is attended to (x itself by default)."""
         context = x if context is None else context
         q, k, v = self._split(self.query(x)), self._split(self.key(context)), self._split(self.value(context))
-        mixed = attention(q, k, v, mask, causal=self.causal).transpose(0, 2, 1, 3)
+        extra = () if mask is None else (q._coerce(mask),)
+        mixed = q.apply(Attention(causal=self.causal), k, v, *extra).transpose(0, 2, 1, 3)
         return self.dropout(self.output(mixed.reshape(*x.shape)))
 
 

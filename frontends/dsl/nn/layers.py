@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.compiler.ops.random import bernoulli
+from ingot.compiler.ops.random import advance, dropout, key_array
 from ingot.frontends.dsl.module import Buffer, Module
 from ingot.frontends.dsl.nn import initializers
 from ingot.frontends.dsl.nn.initializers import Initializer
@@ -68,15 +68,14 @@ class Dropout(Module):
         if not 0 <= rate < 1:
             raise ValueError(f"a dropout rate is in [0, 1), not {rate}")
         self.rate = rate
-        self.stream = Buffer(np.array([seed, 0], np.uint64))
+        self.key = Buffer(key_array(seed))
 
     def forward(self, x: Any) -> Any:
         if not self.training or not self.rate:
             return x
-        stream = x._coerce(self.stream)
-        keep = bernoulli(stream, x.shape, 1.0 - self.rate)
-        self.stream = stream + np.array([0, 1], np.uint64)
-        return keep.where(x * (1.0 / (1.0 - self.rate)), x.full_like(0))
+        key = x._coerce(self.key)
+        self.key = advance(key)
+        return dropout(x, key, self.rate)
 
 
 class Sequential(Module):
