@@ -98,7 +98,7 @@ TIME = 6
 
 CASES: dict[str, Case] = {
     "mlp": Case(mlp, ingot.f32["batch", 20], ingot.i64["batch"], normal(20), classes(5), lambda: optim.Adam(1e-3)),
-    "lenet": Case(lenet, ingot.f32["batch", 1, 12, 12], ingot.i64["batch"], normal(1, 12, 12), classes(10)),
+    "lenet": Case(lenet, ingot.f32["batch", 1, 16, 16], ingot.i64["batch"], normal(1, 16, 16), classes(10)),
     "residual": Case(residual, ingot.f32["batch", 3, 8, 8], ingot.i64["batch"], normal(3, 8, 8), classes(5)),
     "lstm": Case(
         CharacterLSTM, ingot.i64["batch", TIME], ingot.i64["batch", TIME], classes(12, TIME), classes(12, TIME),
