@@ -25,7 +25,7 @@ FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
 POINTER = ir.PointerType()
 VOID = ir.VoidType()
 
-_RELATIONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
+RELATIONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 
 
 class Value:
@@ -478,7 +478,7 @@ class Builder:
 
     def icmp(self, relation: str, a, b, sign: str, free: bool = False) -> Value:
         x, y = self.operand(a), self.operand(b)
-        code = _RELATIONS[relation]
+        code = RELATIONS[relation]
         code = code if code in ("eq", "ne") else sign + code
         kind = like(x.type, I1)
         return self.pure(kind, str(kind), f"icmp {code} {x.text} {x.ref}, {y.ref}", (x, y), free)
@@ -491,7 +491,7 @@ class Builder:
 
     def _fcmp(self, order: str, relation: str, a, b) -> Value:
         x, y = self.operand(a), self.operand(b)
-        code = {"ord": "ord", "uno": "uno"}.get(relation) or order + _RELATIONS[relation]
+        code = {"ord": "ord", "uno": "uno"}.get(relation) or order + RELATIONS[relation]
         kind = like(x.type, I1)
         return self.pure(kind, str(kind), f"fcmp {code} {x.text} {x.ref}, {y.ref}", (x, y))
 

@@ -144,7 +144,7 @@ class FunctionEmitter:
                 case loops.Alloc(buffer):
                     bound.append(self._allocate(statement))
                 case loops.View(buffer, base, offset):
-                    self.frame.pointers[buffer] = self.memory.pointer(base, offset)
+                    self.frame.pointers[buffer] = self.memory.pointer(base, *self.indices.unrolled.parts(offset))
                     bound.append(lambda buffer=buffer: self.frame.pointers.pop(buffer))
                 case loops.Call():
                     self._call(statement)
@@ -214,9 +214,9 @@ class FunctionEmitter:
         if not isinstance(extent, int):
             raise CodegenError(f"an unrolled loop needs a constant extent, not {symbolic.to_text(extent)}")
         for number in range(extent):
-            self.indices.constants[loop.variable] = number
+            self.indices.unrolled.values[loop.variable] = number
             self.emit(loop.body)
-        self.indices.constants.pop(loop.variable, None)
+        self.indices.unrolled.values.pop(loop.variable, None)
 
     def _serial(self, loop: loops.For, extent: Dim) -> None:
         builder, frame = self.builder, self.frame
@@ -395,7 +395,7 @@ class FunctionEmitter:
         frame.lanes = Lanes(loop.variable, loop.width, extent, None)
         self.indices.lane = LaneVariable(loop.variable, loop.width)
         if extent != loop.width:
-            frame.lanes.tail = frame.compare_lanes("<", 1, self.indices.value(extent))
+            frame.lanes.tail = frame.compare_lanes("<", 1, self.indices.value(extent), is_small=True)
         self.emit(loop.body)
         frame.lanes = self.indices.lane = None
 
@@ -441,7 +441,7 @@ class ParallelBody(FunctionEmitter):
         self.captures: list[Value] = []
         self.captured: dict[str, Value] = {}
         self.context, index = self.builder.arguments
-        self.indices.constants = dict(parent.indices.constants)
+        self.indices.unrolled.values = dict(parent.indices.unrolled.values)
         self.indices.values[loop.variable] = index
         self.frame.pointers = _Captured(parent.frame.pointers, self._capture)  # type: ignore[assignment]
         self.frame.locals = _Captured(parent.frame.locals, self._capture)  # type: ignore[assignment]

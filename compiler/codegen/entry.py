@@ -136,7 +136,7 @@ class _EntryEmitter(FunctionEmitter):
     def _memory_for(self, statement: loops.Alloc) -> Value:
         if statement.offset is None:
             return super()._memory_for(statement)
-        return self.indices.address(self.arena, "i8", statement.offset)
+        return self.indices.address(self.arena, "i8", *self.indices.unrolled.parts(statement.offset))
 
     def _call(self, call: loops.Call) -> None:
         callee = self.callees[call.function]
@@ -218,7 +218,7 @@ class _CheckedIndices(Indices):
         if isinstance(dim, int):
             return integer(dim if dim < 1 << 63 else -1)
         self.overflow = None
-        value = self._atom(dim) if isinstance(dim, Atom) else self._sum(dim)
+        value = self.value(dim)
         return value if self.overflow is None else self.builder.select(self.overflow, integer(-1), value)
 
     def _combine(self, code: str, left: Value, right: Value) -> Value:
@@ -231,9 +231,11 @@ class _CheckedIndices(Indices):
         return builder.pure(I64, "i64", f"extractvalue {both!r}, 0", (both,))
 
     def value(self, dim: Dim) -> Value:
-        if isinstance(dim, int):
-            return integer(dim)
-        return self._atom(dim) if isinstance(dim, Atom) else self._sum(dim)
+        """Not remembered: each use must notice an overflow."""
+        rest, number = self.unrolled.parts(dim)
+        if isinstance(rest, int):
+            return integer(rest + number)
+        return self._atom(rest) if isinstance(rest, Atom) and not number else self._sum(rest, number)
 
 
 def _emit_arena_bytes(module: Module, interface: Interface) -> None:

@@ -165,11 +165,10 @@ class Expressions:
                 return number(decided, boolean)
         if self.frame.lanes is None:
             return None
-        difference = first - second
-        stride = indices.stride(difference)
+        stride, start = indices.affine(first - second)
         if not isinstance(stride, int) or stride == 0 or abs(stride) > WIDEST_STRIDE:
             return None
-        bound = indices.value(-indices.first(difference, stride))
+        bound = indices.value(-start)
         return self.frame.compare_lanes(_RELATIONS[name], stride, bound)
 
     # --- lazy select

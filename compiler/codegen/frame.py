@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,12 +10,26 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ingot.compiler.codegen.abi import FAIL
-from ingot.compiler.codegen.builder import I1, I64, Builder, Value, constant, integer, lane_constants
+from ingot.compiler.codegen.builder import (
+    I1,
+    I64,
+    RELATIONS,
+    Builder,
+    Value,
+    constant,
+    integer,
+    lane_constants,
+)
 from ingot.compiler.codegen.index import Indices
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim, Opaque
 from ingot.compiler.target import Target
+
+
+_TESTS = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
 
 
 class CodegenError(Exception):
@@ -116,28 +131,37 @@ class Frame:
         count = builder.intrinsic("cttz", bits.type, bits, constant(I1, 1))
         return builder.zext(count, I64) if lanes.lanes < 64 else count
 
-    def compare_lanes(self, relation: str, stride: int, bound: Value) -> Value:
+    def compare_lanes(self, relation: str, stride: int, bound: Value, is_small: bool = False) -> Value:
         """`lane * stride < bound`, say, for every lane, in integers as wide as the lanes of a full vector.
 
-        Not moved out of loops: a compare costs less than unpacking its result again.
+        `is_small`: the bound is between 0 and the number of lanes. Not moved out of loops: a compare costs less than
+        unpacking its result again.
         """
         assert self.lanes is not None
         builder, width = self.builder, self.lanes.width
+        if bound.scope is None:
+            test = _TESTS[relation]
+            return lane_constants(I1, [test(lane * stride, int(bound.ref)) for lane in range(width)])
         bits = min(64, max(8, self.target.vector_bytes * 8 // width))
         while abs(stride) * width >= 1 << (bits - 2):
             bits *= 2
         kind = ir.IntType(bits)
         if bits < 64:
-            limit = (1 << (bits - 1)) - 1
-            for code, edge in (("<", limit), (">", -limit)):
-                within = builder.icmp(code, bound, integer(edge), "s", free=True)
-                bound = builder.select(within, bound, integer(edge), free=True)
+            bound = bound if is_small else self._clamped(bound, (1 << (bits - 1)) - 1)
             bound = builder.index_convert("trunc", bound, kind)
         steps = lane_constants(kind, [lane * stride for lane in range(width)])
         limits = builder.splat(bound, width)
-        signed = {"<": "slt", "<=": "sle", ">": "sgt", ">=": "sge", "==": "eq", "!=": "ne"}[relation]
-        body = f"icmp {signed} {steps.text} {steps.ref}, {limits.ref}"
-        return builder.pinned(ir.VectorType(I1, width), body)
+        code = RELATIONS[relation]
+        code = code if code in ("eq", "ne") else f"s{code}"
+        return builder.pinned(ir.VectorType(I1, width), f"icmp {code} {steps.text} {steps.ref}, {limits.ref}")
+
+    def _clamped(self, value: Value, limit: int) -> Value:
+        """An i64 moved into [-limit, limit]."""
+        builder = self.builder
+        for code, edge in (("<", limit), (">", -limit)):
+            within = builder.icmp(code, value, integer(edge), "s", free=True)
+            value = builder.select(within, value, integer(edge), free=True)
+        return value
 
     # --- failure
 

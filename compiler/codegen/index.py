@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingot.compiler.codegen.builder import I64, Builder, Value, constant, integer, lane_constants
+from ingot.compiler.codegen.unrolled import UnrolledVariables
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque, Variable
+from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque
 
 
 @dataclass(frozen=True)
@@ -33,74 +34,62 @@ class Indices:
         self.builder = builder
         self.free = free  # the value of a symbol, or of a variable of the function around this one
         self.opaque = opaque
-        self.constants: dict[Dim, int] = {}
+        self.unrolled = UnrolledVariables()
         self.values: dict[Dim, Value] = {}
         self.lane: LaneVariable | None = None
         self.varying_opaque: Callable[[Opaque], bool] = lambda atom: False
-        self._variables: dict[int, tuple[Dim, tuple[Variable, ...]]] = {}
-        self._resolved: dict[tuple, Dim] = {}
         self._terms: dict[Dim, tuple] = {}
-        self._affine: dict[tuple, Dim | None] = {}
-
-    # --- unrolled variables
+        self._opaques: dict[Dim, tuple[Opaque, ...]] = {}
+        self._affine: dict[tuple[Dim, Dim], tuple[Dim | None, Dim]] = {}
 
     def resolve(self, dim: Dim) -> Dim:
         """The dim with the variables of unrolled loops replaced by their values."""
-        if isinstance(dim, int):
-            return dim
-        entry = self._variables.get(id(dim))
-        if entry is None:
-            found = [atom for atom in symbolic.atoms(dim) if isinstance(atom, Variable)]
-            entry = (dim, tuple(sorted(found, key=lambda atom: atom.serial)))
-            self._variables[id(dim)] = entry
-        constants = self.constants
-        numbers = tuple(constants.get(variable) for variable in entry[1])
-        if not any(number is not None for number in numbers):
-            return dim
-        key = (id(dim), numbers)
-        resolved = self._resolved.get(key)
-        if resolved is None:
-            mapping = {v: n for v, n in zip(entry[1], numbers, strict=True) if n is not None}
-            resolved = self._resolved[key] = symbolic.substitute(dim, mapping, opaque=_unchanged)
-        return resolved
+        return self.unrolled.resolve(dim)
 
     # --- one iteration
 
     def value(self, dim: Dim) -> Value:
         """The dim as an i64; it must not vary between lanes."""
-        dim = self.resolve(dim)
-        if isinstance(dim, int):
-            return integer(dim)
-        known = self.builder.recall(dim)
+        rest, number = self.unrolled.parts(dim)
+        if isinstance(rest, int):
+            return integer(rest + number)
+        key = (rest, number)
+        known = self.builder.recall(key)
         if known is not None:
             return known
-        value = self._atom(dim) if isinstance(dim, Atom) else self._sum(dim)
+        value = self._atom(rest) if isinstance(rest, Atom) and not number else self._sum(rest, number)
         # An opaque integer may depend on unrolled variables and on memory, which the key does not show.
-        return value if _has_opaque(dim) else self.builder.remember(dim, value)
+        return value if self.opaques(rest) else self.builder.remember(key, value)
 
-    def address(self, base: Value, element: str, dim: Dim) -> Value:
-        """The address of the element at a flat offset from `base`."""
-        dim = self.resolve(dim)
-        if isinstance(dim, int):
-            return self.builder.offset(base, element, integer(dim)) if dim else base
-        key = (base.ref, element, dim)
-        cacheable = not _has_opaque(dim)
-        known = self.builder.recall(key) if cacheable else None
-        if known is not None:
-            return known
+    def address(self, base: Value, element: str, rest: Dim, number: int) -> Value:
+        """The address of the element at the flat offset rest + number from `base`."""
         pointer = base
-        terms = self._term_values(dim)
-        for scope_terms in _grouped(terms):
-            pointer = self.builder.offset(pointer, element, self._added(scope_terms))
-        if dim.constant:
-            pointer = self.builder.offset(pointer, element, integer(dim.constant))
-        return self.builder.remember(key, pointer) if cacheable else pointer
+        if not isinstance(rest, int):
+            key = (base.ref, rest)
+            known = self.builder.recall(key)
+            if known is None:
+                for terms in _grouped(self._term_values(rest)):
+                    pointer = self.builder.offset(pointer, element, self._added(terms))
+                if not self.opaques(rest):
+                    self.builder.remember(key, pointer)
+            else:
+                pointer = known
+        return self.builder.offset(pointer, element, integer(number)) if number else pointer
 
-    def _sum(self, dim: symbolic.Expr) -> Value:
-        terms = self._term_values(dim)
-        if dim.constant:
+    def opaques(self, dim: Dim) -> tuple[Opaque, ...]:
+        """The run-time integers in a dim."""
+        if isinstance(dim, int):
+            return ()
+        found = self._opaques.get(dim)
+        if found is None:
+            found = self._opaques[dim] = tuple(a for a in symbolic.atoms(dim) if isinstance(a, Opaque))
+        return found
+
+    def _sum(self, rest: symbolic.Expr, number: int) -> Value:
+        terms = self._term_values(rest)
+        if number:
             # next to the outermost term: the sum leaves the loops together with it
-            terms[0] = self._combine("add nsw", terms[0], integer(dim.constant))
+            terms[0] = self._combine("add nsw", terms[0], integer(number))
         return self._added(terms)
 
     def _added(self, terms: list[Value]) -> Value:
@@ -201,41 +190,36 @@ class Indices:
         """Whether the dim may differ between the lanes of the vector loop being emitted."""
         if isinstance(dim, int) or self.lane is None:
             return False
-        atoms = symbolic.atoms(dim)
-        return self.lane.variable in atoms or any(
-            isinstance(atom, Opaque) and self.varying_opaque(atom) for atom in atoms
-        )
+        return self.lane.variable in symbolic.atoms(dim) or any(map(self.varying_opaque, self.opaques(dim)))
 
-    def stride(self, dim: Dim) -> Dim | None:
-        """The difference between neighbouring lanes; None when it is not the same for all of them."""
-        if self.lane is None:
-            return 0
-        if isinstance(dim, int):
-            return 0
-        if any(isinstance(atom, Opaque) and self.varying_opaque(atom) for atom in symbolic.atoms(dim)):
-            return None
-        key = (dim, self.lane.variable)
-        if key not in self._affine:
-            self._affine[key] = symbolic.linear_coefficient(dim, self.lane.variable)  # type: ignore[arg-type]
-        return self._affine[key]
-
-    def first(self, dim: Dim, stride: Dim) -> Dim:
-        """The dim in lane 0, for a dim of known stride."""
-        return dim if self.lane is None or isinstance(dim, int) else dim - stride * self.lane.variable
+    def affine(self, dim: Dim) -> tuple[Dim | None, Dim]:
+        """(difference between neighbouring lanes, value in lane 0); (None, dim) when the difference is not constant."""
+        if self.lane is None or isinstance(dim, int):
+            return 0, dim
+        if any(map(self.varying_opaque, self.opaques(dim))):
+            return None, dim
+        variable = self.lane.variable
+        key = (dim, variable)
+        found = self._affine.get(key)
+        if found is None:
+            stride = symbolic.linear_coefficient(dim, variable)  # type: ignore[arg-type]
+            first = dim if stride is None or stride == 0 else dim - stride * variable
+            found = self._affine[key] = (stride, first)
+        return found
 
     def lanes(self, dim: Dim) -> Value:
         """The dim as an i64 when all lanes agree, else one i64 per lane."""
-        dim = self.resolve(dim)
-        if not self.varies(dim):
+        rest, number = self.unrolled.parts(dim)
+        if not self.varies(rest):
             return self.value(dim)
-        assert self.lane is not None and not isinstance(dim, int)
-        stride = self.stride(dim)
+        assert self.lane is not None and not isinstance(rest, int)
+        stride, first = self.affine(rest)
         if stride is not None:
-            first = self._splat(self.value(self.first(dim, stride)))
-            return self.builder.index_binary("add", first, self._steps(stride))
-        terms = [self._lane_term(factors, coefficient) for factors, coefficient in self._parts(dim)]
-        if dim.constant:
-            terms.append(integer(dim.constant))
+            start = self._splat(self.value(first + number))
+            return self.builder.index_binary("add", start, self._steps(stride))
+        terms = [self._lane_term(factors, coefficient) for factors, coefficient in self._parts(rest)]
+        if number:
+            terms.append(integer(number))
         total = self._splat(terms[0])
         for term in terms[1:]:
             total = self.builder.index_binary("add", total, self._splat(term))
@@ -289,10 +273,6 @@ class Indices:
         return self._splat(self.lanes(dim))
 
 
-def _unchanged(payload: object) -> object:
-    return payload
-
-
 def _depth(value: Value) -> int:
     return 0 if value.scope is None else value.scope.depth
 
@@ -306,10 +286,6 @@ def _grouped(values: list[Value]) -> list[list[Value]]:
         else:
             groups.append([value])
     return groups
-
-
-def _has_opaque(dim: Dim) -> bool:
-    return any(isinstance(atom, Opaque) for atom in symbolic.atoms(dim))
 
 
 def _nonnegative(dim: Dim) -> bool:

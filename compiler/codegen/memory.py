@@ -15,6 +15,7 @@ from llvmlite import ir
 from ingot.compiler.codegen.builder import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
 from ingot.compiler.codegen.elements import memory_text, memory_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
+from ingot.compiler.codegen.unrolled import Parts
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Dim
@@ -33,12 +34,11 @@ class Memory:
         self.builder = frame.builder
         self._strides: dict[Buffer, tuple[Dim, ...]] = {}
         self._flat: dict[tuple[Buffer, int], tuple[Index, Dim]] = {}
-        self._inside: dict[tuple[Buffer, int, tuple], bool] = {}
 
     # --- offsets
 
-    def offset(self, buffer: Buffer, index: Index) -> Dim:
-        """The flat offset of an element, unrolled variables resolved."""
+    def offset(self, buffer: Buffer, index: Index) -> Parts:
+        """The flat offset of an element as (rest, constant)."""
         key = (buffer, id(index))
         entry = self._flat.get(key)
         if entry is None:
@@ -51,7 +51,7 @@ class Memory:
             for position, stride in zip(index, strides, strict=True):
                 flat = flat + position * stride
             entry = self._flat[key] = (index, flat)
-        return self.frame.indices.resolve(entry[1])
+        return self.frame.indices.unrolled.parts(entry[1])
 
     def is_inside(self, buffer: Buffer, index: Index) -> bool:
         """Whether the element exists for all values of the variables: then it may be read without being asked for."""
@@ -63,11 +63,11 @@ class Memory:
             isinstance(atom, symbolic.Opaque) for position in index for atom in symbolic.atoms(position)
         )
 
-    def pointer(self, buffer: Buffer, offset: Dim) -> Value:
+    def pointer(self, buffer: Buffer, rest: Dim, number: int) -> Value:
         base = self.frame.pointers.get(buffer)
         if base is None:
             raise CodegenError(f"{buffer!r} is used outside the block that allocates it")
-        return self.frame.indices.address(base, memory_text(buffer.dtype), offset)
+        return self.frame.indices.address(base, memory_text(buffer.dtype), rest, number)
 
     # --- loads
 
@@ -75,15 +75,15 @@ class Memory:
         """The element in register form: a scalar when all lanes read the same, else a vector."""
         offset = self.offset(buffer, index)
         if self.frame.lanes is None:
-            return self._load_one(buffer, offset)
+            return self._load_one(buffer, *offset)
         is_safe = self.frame.condition is None or self.is_inside(buffer, index)
         mask = self.frame.lanes.tail if is_safe else self.frame.active()
-        if not self.frame.indices.varies(offset):
-            return self._load_one(buffer, offset) if is_safe else self._load_if_any(buffer, offset, mask)
+        if not self.frame.indices.varies(offset[0]):
+            return self._load_one(buffer, *offset) if is_safe else self._load_if_any(buffer, offset, mask)
         return self._load_lanes(buffer, offset, mask)
 
-    def _load_one(self, buffer: Buffer, offset: Dim) -> Value:
-        return self._read_vector(buffer, self.pointer(buffer, offset), 0)
+    def _load_one(self, buffer: Buffer, rest: Dim, number: int) -> Value:
+        return self._read_vector(buffer, self.pointer(buffer, rest, number), 0)
 
     def _read_vector(self, buffer: Buffer, pointer: Value, lanes: int) -> Value:
         kind = memory_type(buffer.dtype, lanes)
@@ -98,11 +98,11 @@ class Memory:
             return self.builder.icmp("!=", value, constant(value.type, 0), "u")
         return value
 
-    def _load_if_any(self, buffer: Buffer, offset: Dim, mask: Value | None) -> Value:
+    def _load_if_any(self, buffer: Buffer, offset: Parts, mask: Value | None) -> Value:
         """One element for all lanes, read only if some lane wants it."""
         assert mask is not None
         builder = self.builder
-        pointer = self.pointer(buffer, offset)
+        pointer = self.pointer(buffer, *offset)
         wanted = self.frame.any_lane(mask)
         before, after = builder.block, builder.new_block("loaded")
         scope = builder.enter("wanted", barrier=True)
@@ -113,22 +113,21 @@ class Memory:
         builder.leave(after)
         return builder.phi(after, [(poison(value.type), before), (value, end)])
 
-    def _load_lanes(self, buffer: Buffer, offset: Dim, mask: Value | None) -> Value:
+    def _load_lanes(self, buffer: Buffer, offset: Parts, mask: Value | None) -> Value:
         frame = self.frame
         assert frame.lanes is not None
-        width = frame.lanes.width
-        stride = frame.indices.stride(offset)
-        if stride is None:
-            return self._gather(buffer, self._pointers(buffer, offset), mask)
-        first = frame.indices.first(offset, stride)
+        rest, number = offset
+        stride, first = frame.indices.affine(rest)
         if stride == 1:
-            pointer = self.pointer(buffer, first)
-            return self._read_vector(buffer, pointer, width) if mask is None else self._masked(buffer, pointer, mask)
-        if mask is None:
+            pointer = self.pointer(buffer, first, number)
+            if mask is None:
+                return self._read_vector(buffer, pointer, frame.lanes.width)
+            return self._masked(buffer, pointer, mask)
+        if stride is not None and mask is None:
             if isinstance(stride, int) and (stride == -1 or 2 <= stride <= WIDEST_SHUFFLE):
-                return self._load_strided(buffer, first, stride)
+                return self._load_strided(buffer, first, number, stride)
             if not self._prefers_gather(buffer):
-                return self._load_each(buffer, first, stride)
+                return self._load_each(buffer, first, number, stride)
         return self._gather(buffer, self._pointers(buffer, offset), mask)
 
     def _masked(self, buffer: Buffer, pointer: Value, mask: Value) -> Value:
@@ -139,16 +138,16 @@ class Memory:
         body = f"call {kind} {function}(ptr align {align} {pointer.ref}, {mask!r}, {kind} zeroinitializer)"
         return self._read(buffer, kind, body, (pointer, mask))
 
-    def _load_strided(self, buffer: Buffer, first: Dim, stride: int) -> Value:
+    def _load_strided(self, buffer: Buffer, first: Dim, number: int, stride: int) -> Value:
         """Whole vectors from the first wanted element to the last, and a shuffle that picks; reads nothing beyond."""
         assert self.frame.lanes is not None
         width = self.frame.lanes.width
         if stride < 0:
-            backwards = self._read_vector(buffer, self.pointer(buffer, first - (width - 1)), width)
+            backwards = self._read_vector(buffer, self.pointer(buffer, first, number - (width - 1)), width)
             return self.builder.shuffle(backwards, None, range(width - 1, -1, -1))
         last = stride * (width - 1)
         starts = [min(part * width, last - width + 1) for part in range(stride)]
-        parts = [self._read_vector(buffer, self.pointer(buffer, first + start), width) for start in starts]
+        parts = [self._read_vector(buffer, self.pointer(buffer, first, number + start), width) for start in starts]
         result = parts[0]
         taken: list[int] = [lane * stride if lane * stride < width else -1 for lane in range(width)]
         picked = self.builder.shuffle(result, None, [max(lane, 0) for lane in taken])
@@ -163,11 +162,12 @@ class Memory:
             picked = self.builder.shuffle(picked, part, lanes)
         return picked
 
-    def _load_each(self, buffer: Buffer, first: Dim, stride: Dim) -> Value:
+    def _load_each(self, buffer: Buffer, first: Dim, number: int, stride: Dim) -> Value:
         """One scalar load a lane."""
         assert self.frame.lanes is not None
         width = self.frame.lanes.width
-        elements = [self._load_one(buffer, first + lane * stride) for lane in range(width)]
+        places = [_moved(first, number, lane * stride) for lane in range(width)]
+        elements = [self._load_one(buffer, *place) for place in places]
         result = poison(ir.VectorType(elements[0].type, width))
         for lane, element in enumerate(elements):
             result = self.builder.insert_element(result, element, integer(lane))
@@ -176,10 +176,11 @@ class Memory:
     def _prefers_gather(self, buffer: Buffer) -> bool:
         return self.frame.target.has_gather and buffer.dtype.bits >= 32
 
-    def _pointers(self, buffer: Buffer, offset: Dim) -> Value:
+    def _pointers(self, buffer: Buffer, offset: Parts) -> Value:
         """One address per lane."""
-        lanes = self.frame.splat(self.frame.indices.lanes(offset))
-        return self.builder.offset(self.frame.pointers[buffer], memory_text(buffer.dtype), lanes)
+        element = memory_text(buffer.dtype)
+        base = self.pointer(buffer, 0, offset[1])
+        return self.builder.offset(base, element, self.frame.splat(self.frame.indices.lanes(offset[0])))
 
     def _gather(self, buffer: Buffer, pointers: Value, mask: Value | None) -> Value:
         kind = memory_type(buffer.dtype, pointers.lanes)
@@ -197,8 +198,8 @@ class Memory:
         if buffer.dtype.kind == "bool":
             value = self.builder.zext(value, like(value.type, I8))
         if self.frame.lanes is None:
-            self._write(buffer, self.pointer(buffer, offset), value)
-        elif self.frame.indices.varies(offset):
+            self._write(buffer, self.pointer(buffer, *offset), value)
+        elif self.frame.indices.varies(offset[0]):
             self._store_lanes(buffer, offset, self.frame.splat(value), streaming)
         else:
             raise CodegenError(
@@ -209,12 +210,13 @@ class Memory:
     def _write(self, buffer: Buffer, pointer: Value, value: Value, attributes: str = "") -> None:
         self.builder.effect(f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}{attributes}")
 
-    def _store_lanes(self, buffer: Buffer, offset: Dim, value: Value, streaming: bool) -> None:
+    def _store_lanes(self, buffer: Buffer, offset: Parts, value: Value, streaming: bool) -> None:
         frame = self.frame
         mask = frame.active()
-        stride = frame.indices.stride(offset)
+        rest, number = offset
+        stride, first = frame.indices.affine(rest)
         if stride == 1:
-            pointer = self.pointer(buffer, frame.indices.first(offset, 1))
+            pointer = self.pointer(buffer, first, number)
             if mask is not None:
                 name = f"llvm.masked.store.{mangled(value.type)}.p0"
                 function = self.builder.program.declare(name, "void", f"{value.text}, ptr, {mask.text}")
@@ -225,10 +227,9 @@ class Memory:
             else:
                 self._write(buffer, pointer, value)
         elif stride is not None and mask is None and not self._prefers_gather(buffer):
-            first = frame.indices.first(offset, stride)
             for lane in range(value.lanes):
                 element = self.builder.extract_element(value, integer(lane))
-                self._write(buffer, self.pointer(buffer, first + lane * stride), element)
+                self._write(buffer, self.pointer(buffer, *_moved(first, number, lane * stride)), element)
         else:
             self._scatter(buffer, self._pointers(buffer, offset), value, mask)
 
@@ -265,10 +266,15 @@ class Memory:
         scope.block = after
 
     def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
-        offset = self.offset(buffer, index)
-        stride = self.frame.indices.stride(offset)
+        rest, number = self.offset(buffer, index)
+        stride, first = self.frame.indices.affine(rest)
         if stride is None:
             return  # a hint for scattered addresses is worth less than computing them
-        pointer = self.pointer(buffer, self.frame.indices.first(offset, stride))
+        pointer = self.pointer(buffer, first, number)
         read, data = constant(I32, 0), constant(I32, 1)
         self.builder.call_effect("llvm.prefetch.p0", "void", pointer, read, constant(I32, locality), data)
+
+
+def _moved(rest: Dim, number: int, distance: Dim) -> Parts:
+    """The offset `distance` elements further on."""
+    return (rest, number + distance) if isinstance(distance, int) else (rest + distance, number)

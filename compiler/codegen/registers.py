@@ -122,24 +122,23 @@ class Registers:
 
     def _locate(self, buffer: Buffer, index: tuple[Dim, ...]) -> tuple[Key, int | None]:
         """(slot, lane inside the slot; None: the whole slot)"""
-        layout, indices, lanes = self.layouts[buffer], self.frame.indices, self.frame.lanes
+        layout, indices = self.layouts[buffer], self.frame.indices
+        variable = None if self.frame.lanes is None else self.frame.lanes.variable
         key: list[int] = []
         lane: int | None = None
-        for axis, position in enumerate(map(indices.resolve, index)):
-            whole = False
-            if lanes is not None and not isinstance(position, int) and indices.stride(position) == 1:
-                position, whole = indices.first(position, 1), True
-            if not isinstance(position, int):
+        for axis, position in enumerate(index):
+            rest, number = indices.unrolled.parts(position)
+            if rest != 0 and rest is not variable:
                 raise CodegenError(
-                    f"register buffer {buffer!r} is indexed by {to_text(position)}, which is no constant; "
+                    f"register buffer {buffer!r} is indexed by {to_text(rest + number)}, which is no constant; "
                     "unroll the loop"
                 )
             if axis != layout.axis or not layout.width:
-                key.append(position)
+                key.append(number)
                 continue
-            key.append(position // layout.width)
-            if not whole:
-                lane = position % layout.width
+            key.append(number // layout.width)
+            if rest is not variable:
+                lane = number % layout.width
         return tuple(key), lane
 
     # --- control flow

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingot.compiler.codegen import math
 from ingot.compiler.codegen.builder import I1, Builder, Value, constant, element_of, truth_of
 from ingot.compiler.codegen.convert import convert
-from ingot.compiler.codegen.math.lanes import MathTarget
+from ingot.compiler.codegen.math import MathTarget
+from ingot.compiler.codegen.recording import recorded
 from ingot.compiler.ir.types import DType, f32
 from ingot.compiler.target import Target
 
@@ -64,9 +64,13 @@ def apply(operation: Operation, name: str, arguments: list[Value]) -> Value:
     function = _FUNCTIONS.get(name)
     if function is not None:
         return function(operation, *arguments)
-    emit = math.emit_unary if len(arguments) == 1 else math.emit_binary
+    return elementary(operation, name, *arguments)
+
+
+def elementary(operation: Operation, name: str, *arguments: Value) -> Value:
+    """A function of `codegen.math`."""
     facts = MathTarget(operation.target.has_fma, operation.target.has_round)
-    return Builder.operand(emit(name, operation.builder, *arguments, facts))  # type: ignore[arg-type]
+    return recorded(name, tuple(argument.text for argument in arguments), facts).replay(operation.builder, arguments)
 
 
 def _apply_wide(operation: Operation, name: str, arguments: list[Value]) -> Value:
@@ -243,7 +247,7 @@ def _floor_divide_floats(op: Operation, x: Value, y: Value) -> Value:
     rest = _float_rest(op, x, y)
     divided = builder.fdiv(builder.fsub(x, rest), y)
     divided = builder.select(_opposite(op, rest, y), builder.fsub(divided, op.number(x, 1)), divided)
-    floor = _round_with(op, "floor", divided)
+    floor = elementary(op, "floor", divided)
     excess = builder.fcmp_ordered(">", builder.fsub(divided, floor), op.number(x, 0.5))
     floor = builder.select(excess, builder.fadd(floor, op.number(x, 1)), floor)
     quotient = builder.fdiv(x, y)
@@ -254,18 +258,12 @@ def _floor_divide_floats(op: Operation, x: Value, y: Value) -> Value:
     return builder.select(by_zero, quotient, result)
 
 
-def _round_with(op: Operation, name: str, x: Value) -> Value:
-    facts = MathTarget(op.target.has_fma, op.target.has_round)
-    return Builder.operand(math.emit_unary(name, op.builder, x, facts))  # type: ignore[arg-type]
-
-
 # --- powers of integers
 
 
 def _pow(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
-        facts = MathTarget(op.target.has_fma, op.target.has_round)
-        return Builder.operand(math.emit_binary("pow", op.builder, x, y, facts))  # type: ignore[arg-type]
+        return elementary(op, "pow", x, y)
     builder, one = op.builder, op.number(x, 1)
     result, base = one, x
     for bit in range(op.dtype.bits - op.is_signed):
