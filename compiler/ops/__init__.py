@@ -14,6 +14,7 @@ from ingot.compiler.ops import (
     normalization,
     ordering,
     pooling,
+    random,
     reduction,
     structure,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "normalization",
     "ordering",
     "pooling",
+    "random",
     "reduction",
     "structure",
 ]
