@@ -35,7 +35,7 @@ from ingot.compiler.ir.types import (
 )
 from ingot.compiler.ops import nests
 from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, check, shape_text
-from ingot.compiler.ops.movement import iota
+from ingot.compiler.ops.movement import dimension, iota
 
 Reduction = Literal["none", "add", "mul", "max", "min"]
 
@@ -132,6 +132,13 @@ class GatherElements(Op):
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         data, indices = xs
+        extent = data.shape[self.axis]
+        if indices.shape == (*data.shape[: self.axis], 1, *data.shape[self.axis + 1 :]):
+            # one element of each row: a comparison, which fuses with its neighbours, instead of a scatter
+            position = indices.cast(i64)
+            position = (position < 0).where(position + dimension(position, extent), position)
+            chosen = iota(data, data.shape, self.axis).equals(position)
+            return chosen.where(g.broadcast_to(data.shape), 0), None
         wide = g.dtype.compute
         zeros = g.full(data.shape, 0, wide)
         total = zeros.scatter_elements(indices, g.cast(wide), axis=self.axis, reduction="add")
@@ -150,6 +157,8 @@ class GatherElements(Op):
             yield Sample(cls(1), (dtype[2, 3], columns))
         yield Sample(cls(0), (f64[3, 4], columns.astype(np.int32)))
         yield Sample(cls(1), (f64[3, 4], np.array([[3], [-1]])))
+        yield Sample(cls(1), (f64[3, 4], np.array([[3], [-1], [0]])))
+        yield Sample(cls(0), (f64[3, 2], np.array([[2, -3]])))
         yield Sample(cls(0), (f64[4], np.array([1, 1])))
 
 
