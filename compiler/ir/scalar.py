@@ -284,9 +284,12 @@ class Apply:
 
     @property
     def dtype(self) -> DType:
-        if self.function.result == "bool":
-            return boolean
-        return self.args[1 if self.function.name == "select" else 0].dtype
+        scalar: Scalar = self
+        while isinstance(scalar, Apply):  # a loop, because fused expressions are deep
+            if scalar.function.result == "bool":
+                return boolean
+            scalar = scalar.args[1 if scalar.function.name == "select" else 0]
+        return scalar.dtype
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.ir.interpret.errors import IndexOutOfRange, InterpreterError
+from ingot.compiler.ir.recursion import Call, unwind
 from ingot.compiler.ir.scalar import (
     Apply,
     Bitcast,
@@ -20,6 +21,7 @@ from ingot.compiler.ir.scalar import (
     Buffer,
     Cast,
     Const,
+    Function,
     IndexValue,
     Load,
     Read,
@@ -149,27 +151,27 @@ class Closures:
     # --- scalars ---------------------------------------------------------------------------------
 
     def scalar(self, scalar: Scalar) -> Evaluate:
+        return unwind(self._scalar(scalar))
+
+    def _scalar(self, scalar: Scalar) -> Call[Evaluate]:
         match scalar:
             case Const(value, dtype):
                 constant = np.asarray(value, dtype.numpy)[()]
                 return lambda env: constant
             case Load(buffer, index):
-                place = self.place(buffer, index)
-
-                def load(env: Environment) -> Any:
-                    elements, offset = place(env)
-                    return elements[offset]
-
-                return load
+                return self._load(buffer, index)
             case Read(local):
                 return self._read(local)
-            case Apply():
-                return self._apply(scalar)
+            case Apply(function, args):
+                parts: list[Evaluate] = []
+                for arg in args:
+                    parts.append((yield self._scalar(arg)))
+                return self._apply(function, parts, scalar.dtype)
             case Cast(value, dtype):
-                inner = self.scalar(value)
+                inner = yield self._scalar(value)
                 return lambda env: cast_array(np.asarray(inner(env)), dtype)[()]
             case Bitcast(value, dtype):
-                inner = self.scalar(value)
+                inner = yield self._scalar(value)
                 return lambda env: np.asarray(inner(env)).view(dtype.numpy)[()]
             case IndexValue(dim, dtype):
                 position, kind = self.dim(dim), dtype.numpy
@@ -178,6 +180,15 @@ class Closures:
                 return self._bounded(scalar)
             case _:
                 raise InterpreterError(f"{self.where}: {type(scalar).__name__} has no meaning in loops")
+
+    def _load(self, buffer: Buffer, index: tuple[Dim, ...]) -> Evaluate:
+        place = self.place(buffer, index)
+
+        def load(env: Environment) -> Any:
+            elements, offset = place(env)
+            return elements[offset]
+
+        return load
 
     def _read(self, local: Any) -> Evaluate:
         def read(env: Environment) -> Any:
@@ -188,17 +199,19 @@ class Closures:
 
         return read
 
-    def _apply(self, apply: Apply) -> Evaluate:
-        name, args = apply.function.name, [self.scalar(a) for a in apply.args]
-        if name == "select":
+    def _apply(self, function: Function, args: list[Evaluate], dtype: DType) -> Evaluate:
+        if function.name == "select":
             condition, yes, no = args
             return lambda env: yes(env) if condition(env) else no(env)
-        function = _OPERATORS.get(name, apply.function.evaluate)
-        exact = _exact(apply.dtype)
+        meaning = _OPERATORS.get(function.name, function.evaluate)
+        exact = _exact(dtype)
         if len(args) == 2:
             left, right = args
-            return lambda env: exact(function(left(env), right(env)))
-        return lambda env: exact(function(*[a(env) for a in args]))
+            return lambda env: exact(meaning(left(env), right(env)))
+        if len(args) == 1:
+            (only,) = args
+            return lambda env: exact(meaning(only(env)))
+        return lambda env: exact(meaning(*[a(env) for a in args]))
 
     def _bounded(self, scalar: BoundedIndex) -> Evaluate:
         value, extent = self.scalar(scalar.value), self.dim(scalar.extent)

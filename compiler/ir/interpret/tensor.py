@@ -18,6 +18,7 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.interpret import arithmetic
 from ingot.compiler.ir.interpret.errors import IndexOutOfRange, InterpreterError
 from ingot.compiler.ir.interpret.shapes import bind_shapes, known_dims, named_dims
+from ingot.compiler.ir.recursion import Call, unwind
 from ingot.compiler.ir.scalar import (
     Apply,
     Bitcast,
@@ -34,7 +35,6 @@ from ingot.compiler.ir.scalar import (
 from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque, Symbol, Variable
 from ingot.compiler.ir.tensor import Definition, Kernel
 from ingot.compiler.ir.traverse import kernel_dims, symbols_in
-from ingot.compiler.ir.types import DType
 
 LARGEST_GRID = 1 << 22  # points evaluated at once
 
@@ -155,29 +155,26 @@ class _Grid:
     # --- scalars ---------------------------------------------------------------------------------
 
     def scalar(self, scalar: Scalar, mask: Mask) -> np.ndarray:
+        return unwind(self._scalar(scalar, mask))
+
+    def _scalar(self, scalar: Scalar, mask: Mask) -> Call[np.ndarray]:
         key = id(scalar), id(mask)
         if key not in self.done:
-            self.done[key] = scalar, mask, self._evaluate(scalar, mask)
+            self.done[key] = scalar, mask, (yield self._evaluate(scalar, mask))
         return self.done[key][2]
 
-    def _evaluate(self, scalar: Scalar, mask: Mask) -> np.ndarray:
+    def _evaluate(self, scalar: Scalar, mask: Mask) -> Call[np.ndarray]:
         match scalar:
             case Const(value, dtype):
                 return np.asarray(value, dtype.numpy)
             case Load(buffer, index):
                 return self._load(buffer, index, mask)
-            case Apply(function, args) if function.name == "select":
-                return self._select(scalar.dtype, args, mask)
-            case Apply(function, args):
-                arrays = [self.scalar(a, mask) for a in args]
-                if mask is not None and function.name == "pow" and scalar.dtype.is_integer:
-                    # NumPy refuses negative exponents, also those at points that do not count
-                    arrays[1] = np.where(mask, arrays[1], np.zeros_like(arrays[1]))
-                return arithmetic.apply_function(function, scalar.dtype, arrays)
+            case Apply():
+                return (yield self._apply(scalar, mask))
             case Cast(value, dtype):
-                return cast_array(self.scalar(value, mask), dtype)
+                return cast_array((yield self._scalar(value, mask)), dtype)
             case Bitcast(value, dtype):
-                return arithmetic.bitcast_array(self.scalar(value, mask), dtype)
+                return arithmetic.bitcast_array((yield self._scalar(value, mask)), dtype)
             case IndexValue(dim, dtype):
                 return np.asarray(self.position(dim, mask)).astype(dtype.numpy)
             case BoundedIndex():
@@ -187,12 +184,23 @@ class _Grid:
             case _:
                 raise InterpreterError(f"{self.where}: {type(scalar).__name__} has no meaning at the tensor level")
 
-    def _select(self, dtype: DType, args: tuple[Scalar, ...], mask: Mask) -> np.ndarray:
-        condition = self.scalar(args[0], mask)
-        arms = []
-        for arm, chosen in zip(args[1:], (condition, ~condition), strict=True):
+    def _apply(self, apply: Apply, mask: Mask) -> Call[np.ndarray]:
+        if apply.function.name == "select":
+            return (yield self._select(apply, mask))
+        arrays: list[np.ndarray] = []
+        for arg in apply.args:
+            arrays.append((yield self._scalar(arg, mask)))
+        if mask is not None and apply.function.name == "pow" and apply.dtype.is_integer:
+            # NumPy refuses negative exponents, also those at points that do not count
+            arrays[1] = np.where(mask, arrays[1], np.zeros_like(arrays[1]))
+        return arithmetic.apply_function(apply.function, apply.dtype, arrays)
+
+    def _select(self, apply: Apply, mask: Mask) -> Call[np.ndarray]:
+        condition = yield self._scalar(apply.args[0], mask)
+        arms: list[np.ndarray] = []
+        for arm, chosen in zip(apply.args[1:], (condition, ~condition), strict=True):
             counted = chosen if mask is None else chosen & mask
-            arms.append(self.scalar(arm, counted) if counted.any() else np.zeros((), dtype.numpy))
+            arms.append((yield self._scalar(arm, counted)) if counted.any() else np.zeros((), arm.dtype.numpy))
         return np.where(condition, *arms)
 
     def _load(self, buffer: Buffer, index: tuple[Dim, ...], mask: Mask) -> np.ndarray:

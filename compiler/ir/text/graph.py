@@ -210,9 +210,7 @@ def _labels(graph: Graph) -> dict[Value, str]:
 # --- parsing --------------------------------------------------------------------------------------
 
 
-def parse_graph(
-    text: str, registry: Mapping[str, type], constants: Mapping[str, np.ndarray] | None = None
-) -> Graph:
+def parse_graph(text: str, registry: Mapping[str, type], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
     """The graph that `print_graph` wrote. `registry` finds the class of an op by name."""
     reader = _GraphReader(text, registry)
     reader.declarations()

@@ -55,9 +55,7 @@ def tokenize(text: str) -> list[Token]:
     while position < len(text):
         match = _PATTERN.match(text, position)
         if match is None:
-            hint = (
-                "a string or name that does not end" if text[position] in '"`' else "no part of the IR's text"
-            )
+            hint = "a string or name that does not end" if text[position] in '"`' else "no part of the IR's text"
             raise ParseError(f"{text[position]!r} is {hint}", *place(text, position))
         kind = match.lastgroup or ""
         content = match.group(kind)

@@ -252,7 +252,7 @@ class _FunctionReader(Reader):
         site = self.string("the failure's site")
         details = ()
         if self.accept("("):
-            details = tuple(self._settled(a, None) for a in self._arguments())
+            details = self.scalars()
             self.expect(")")
         return Fail(condition, code, site, details)
 

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.recursion import Call, unwind
 from ingot.compiler.ir.scalar import (
     COMBINERS,
     FUNCTIONS,
@@ -39,7 +41,7 @@ from ingot.compiler.ir.scalar import (
 from ingot.compiler.ir.symbolic import Dim, Opaque, Symbol, Variable
 from ingot.compiler.ir.text.lexer import Cursor, Token
 from ingot.compiler.ir.text.write import COMPARISON, INFIX, literal_types
-from ingot.compiler.ir.types import DTYPES, DType, TensorType, TupleType, Type, i64
+from ingot.compiler.ir.types import DTYPES, DType, TensorType, TupleType, Type, boolean, i64
 
 _SIGNS = {sign: (name, precedence) for name, (sign, precedence) in INFIX.items()}
 _SPACES: tuple[Space, ...] = ("global", "arena", "stack", "register")
@@ -227,7 +229,11 @@ class Reader(Cursor):
 
     def scalar(self, expected: DType | None = None) -> Scalar:
         """`expected` is the type of a bare literal here."""
-        return self._settled(self._infix(COMPARISON), expected)
+        return self._settled(unwind(self._infix(COMPARISON)), expected)
+
+    def scalars(self) -> tuple[Scalar, ...]:
+        """Scalars with commas between them, up to a closing bracket."""
+        return tuple(self._settled(a, None) for a in unwind(self._arguments()))
 
     def _settled(self, value: Scalar | _Literal, dtype: DType | None) -> Scalar:
         if not isinstance(value, _Literal):
@@ -245,46 +251,45 @@ class Reader(Cursor):
         except OverflowError:
             raise self.error(f"{literal.value} does not fit {dtype}", literal.token) from None
 
-    def _infix(self, least: int) -> Scalar | _Literal:
-        """Operators of at least this precedence (few frames a level: expressions are deep)."""
-        left = self._unary()
+    def _infix(self, least: int) -> Call[Scalar | _Literal]:
+        """Operators of at least this precedence."""
+        left = yield self._unary()
         while self.token.kind == "sign":
             token = self.token
             function, precedence = _SIGNS.get(token.text, ("", 0))
             if precedence < least:
                 break
             self.next()
-            left = self._applied(function, [left, self._infix(precedence + 1)], token)
+            left = self._applied(function, [left, (yield self._infix(precedence + 1))], token)
             if precedence == COMPARISON:
                 break
         return left
 
-    def _unary(self) -> Scalar | _Literal:
+    def _unary(self) -> Call[Scalar | _Literal]:
         if not self.at("-"):
-            return self._primary()
+            return (yield self._primary())
         token = self.next()
         if self.token.kind in ("integer", "float") or self.at("inf", "nan"):
-            literal = self._number()
-            return _Literal(-literal.value, token)
-        return self._applied("neg", [self._unary()], token)
+            return _Literal(-self._number().value, token)
+        return self._applied("neg", [(yield self._unary())], token)
 
     def _number(self) -> _Literal:
         token = self.next()
         return _Literal(int(token.text) if token.kind == "integer" else float(token.text), token)
 
-    def _primary(self) -> Scalar | _Literal:
+    def _primary(self) -> Call[Scalar | _Literal]:
         token = self.token
         if self.accept("("):
-            value = self._infix(COMPARISON)
+            value = yield self._infix(COMPARISON)
             self.expect(")")
             return value
         following = self.ahead()
         if token.kind == "name" and following.text == "(" and following.kind == "sign":
-            return self._call()
+            return (yield self._call())
         if token.kind in ("integer", "float") or self.at("inf", "nan"):
             return self._number()
         if self.at("true", "false"):
-            return Const(self.next().text == "true", DTYPES["bool"])
+            return Const(self.next().text == "true", boolean)
         name = self.name("a scalar expression")
         known = self.scope.get(name)
         if isinstance(known, Buffer) and self.at("["):
@@ -302,43 +307,42 @@ class Reader(Cursor):
             case _:
                 return f"{name!r} is not known here"
 
-    def _call(self) -> Scalar:
+    def _call(self) -> Call[Scalar]:
         token = self.token
         if self.at("bounded"):
             return self._bounded()
         name = self.next().text
         if name in COMBINERS and (name not in FUNCTIONS or self._has_ranges()):
-            return self._reduction(name)
+            return (yield self._reduction(name))
         self.expect("(")
         if name in ("cast", "bitcast"):
-            result = self._cast(Cast if name == "cast" else Bitcast)
+            value = self._settled((yield self._infix(COMPARISON)), None)
+            self.expect(",")
+            result = (Cast if name == "cast" else Bitcast)(value, self.dtype())
         elif name == "index":
             dim = self.dim()
             result = IndexValue(dim, self.dtype() if self.accept(",") else i64)
         elif name in DTYPES:
             result = self._typed_literal(DTYPES[name])
         elif name in FUNCTIONS:
-            result = self._applied(name, self._arguments(), token)
+            result = self._applied(name, (yield self._arguments()), token)
         else:
             raise self.error(f"there is no scalar function called {name!r}", token)
         self.expect(")", " or ','")
         return result
 
-    def _cast(self, kind: type[Cast] | type[Bitcast]) -> Scalar:
-        value = self.scalar()
-        self.expect(",")
-        return kind(value, self.dtype())
-
     def _typed_literal(self, dtype: DType) -> Scalar:
-        value = self._unary()
-        if not isinstance(value, _Literal):
-            raise self.error(f"expected a number, as in {dtype}(1); a conversion is cast(..., {dtype})")
-        return self._constant(value, dtype)
+        token = self.token
+        negative = self.accept("-") is not None
+        if self.token.kind not in ("integer", "float") and not self.at("inf", "nan"):
+            raise self.expected(f"a number, as in {dtype}(1); a conversion is cast(..., {dtype})")
+        value = self._number().value
+        return self._constant(_Literal(-value if negative else value, token), dtype)
 
-    def _arguments(self) -> list[Scalar | _Literal]:
+    def _arguments(self) -> Call[list[Scalar | _Literal]]:
         found: list[Scalar | _Literal] = []
         while not self.at(")"):
-            found.append(self._infix(COMPARISON))
+            found.append((yield self._infix(COMPARISON)))
             if not self.accept(","):
                 break
         return found
@@ -367,7 +371,7 @@ class Reader(Cursor):
     def _has_ranges(self) -> bool:
         """Whether the bracket that opens here holds `ranges: body` rather than arguments."""
         depth = 0
-        for token in self.tokens[self.position :]:
+        for token in islice(self.tokens, self.position, None):
             if token.kind == "sign":
                 depth += (token.text in "([") - (token.text in ")]")
                 if depth == 1 and token.text == ":":
@@ -376,7 +380,7 @@ class Reader(Cursor):
                 break
         return False
 
-    def _reduction(self, combiner: str) -> Scalar:
+    def _reduction(self, combiner: str) -> Call[Scalar]:
         self.expect("(")
         with self.inner_scope():
             ranges: list[tuple[Dim, Dim]] = []
@@ -385,7 +389,7 @@ class Reader(Cursor):
                 if not self.accept(","):
                     break
             self.expect(":", " and what is combined")
-            body = self.scalar()
+            body = self._settled((yield self._infix(COMPARISON)), None)
             self.expect(")")
         variables, extents = tuple(v for v, _ in ranges), tuple(e for _, e in ranges)
         return Reduce(combiner, variables, extents, body)  # type: ignore[arg-type]

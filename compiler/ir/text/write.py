@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ingot.compiler.ir.recursion import Call, unwind
 from ingot.compiler.ir.scalar import (
     Apply,
     Bitcast,
@@ -195,9 +196,9 @@ class Writer:
 
     def scalar(self, scalar: Scalar, expected: DType | None = None) -> str:
         """`expected` is the type that the reader will know a literal to have here."""
-        return self._scalar(scalar, 0, expected)
+        return unwind(self._scalar(scalar, 0, expected))
 
-    def _scalar(self, scalar: Scalar, precedence: int, expected: DType | None = None) -> str:
+    def _scalar(self, scalar: Scalar, precedence: int = 0, expected: DType | None = None) -> Call[str]:
         match scalar:
             case Const():
                 return self._constant(scalar, precedence, expected)
@@ -206,17 +207,17 @@ class Writer:
             case Read(local):
                 return self.name(local)
             case Cast(value, dtype):
-                return f"cast({self.scalar(value)}, {dtype.name})"
+                return f"cast({(yield self._scalar(value))}, {dtype.name})"
             case Bitcast(value, dtype):
-                return f"bitcast({self.scalar(value)}, {dtype.name})"
+                return f"bitcast({(yield self._scalar(value))}, {dtype.name})"
             case IndexValue(dim, dtype):
                 return f"index({self.dim(dim)}{'' if dtype == i64 else f', {dtype.name}'})"
             case BoundedIndex(value, extent, site):
-                return f"bounded({self.scalar(value)}, {self.dim(extent)}, {string(site)})"
+                return f"bounded({(yield self._scalar(value))}, {self.dim(extent)}, {string(site)})"
             case Reduce():
-                return self._reduce(scalar)
+                return (yield self._reduce(scalar))
             case Apply():
-                return self._apply(scalar, precedence)
+                return (yield self._apply(scalar, precedence))
 
     def _constant(self, constant: Const, precedence: int, expected: DType | None) -> str:
         if constant.dtype.kind == "bool":
@@ -226,25 +227,28 @@ class Writer:
             return f"{constant.dtype.name}({digits})"
         return f"({digits})" if digits.startswith("-") and precedence > UNARY else digits
 
-    def _reduce(self, reduce: Reduce) -> str:
+    def _reduce(self, reduce: Reduce) -> Call[str]:
         with self.names.scope():
             pairs = zip(reduce.variables, reduce.extents, strict=True)
             ranges = ", ".join([self.declared_range(v, e) for v, e in pairs])
-            return f"{reduce.combiner}({ranges}: {self.scalar(reduce.body)})"
+            return f"{reduce.combiner}({ranges}: {(yield self._scalar(reduce.body))})"
 
-    def _apply(self, apply: Apply, precedence: int) -> str:
+    def _apply(self, apply: Apply, precedence: int) -> Call[str]:
         name, args = apply.function.name, apply.args
         types = literal_types(name, args)
         if name in INFIX and len(args) == 2:
             sign, own = INFIX[name]
-            left = self._scalar(args[0], own + (own == COMPARISON), types[0])
-            right = self._scalar(args[1], own + 1, types[1])
+            left = yield self._scalar(args[0], own + (own == COMPARISON), types[0])
+            right = yield self._scalar(args[1], own + 1, types[1])
             text = f"{left} {sign} {right}"
             return f"({text})" if own < precedence else text
         if name == "neg" and len(args) == 1 and not isinstance(args[0], Const):
-            text = f"-{self._scalar(args[0], PRIMARY)}"
+            text = f"-{(yield self._scalar(args[0], PRIMARY))}"
             return f"({text})" if precedence > UNARY else text
-        return f"{name}({', '.join(self.scalar(a, t) for a, t in zip(args, types, strict=True))})"
+        texts = []
+        for arg, type_ in zip(args, types, strict=True):
+            texts.append((yield self._scalar(arg, 0, type_)))
+        return f"{name}({', '.join(texts)})"
 
 
 def literal_types(function: str, args: Sequence[Scalar | None]) -> list[DType | None]:

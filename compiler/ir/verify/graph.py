@@ -44,9 +44,7 @@ def _inputs(graph: Graph, where: str, region: bool) -> None:
             raise VerifyError(f"{where}: {value!r} is listed as an input, but an op computes it")
         name, role = value.op.name, value.op.role
         if not name or name in names:
-            raise VerifyError(
-                f"{where}: {'an input has no name' if not name else f'two inputs are called {name!r}'}"
-            )
+            raise VerifyError(f"{where}: {'an input has no name' if not name else f'two inputs are called {name!r}'}")
         names.add(name)
         if role not in _ROLES:
             raise VerifyError(f"{where}, input {name!r}: there is no role {role!r}")
@@ -111,9 +109,7 @@ def _outputs(graph: Graph, known: set[Value], where: str) -> None:
         if graph.output_names.count(name) > 1:
             raise VerifyError(f"{where}: two outputs are called {name!r}")
         if value not in known:
-            raise VerifyError(
-                f"{where}, output {name!r}: it is the input {input_of(value).name!r} of another graph"
-            )
+            raise VerifyError(f"{where}, output {name!r}: it is the input {input_of(value).name!r} of another graph")
         if not isinstance(value.type, TensorType):
             raise VerifyError(f"{where}, output {name!r}: it has several results; select one with Get")
 
@@ -142,12 +138,9 @@ def _constants(graph: Graph, where: str, region: bool) -> None:
         type_ = inputs[name].tensor
         found = np.asarray(array)
         fits = found.ndim == type_.rank and found.dtype == type_.dtype.numpy
-        if not fits or any(
-            symbolic.equal(d, n) is False for d, n in zip(type_.shape, found.shape, strict=True)
-        ):
+        if not fits or any(symbolic.equal(d, n) is False for d, n in zip(type_.shape, found.shape, strict=True)):
             raise VerifyError(
-                f"{where}: the value of constant {name!r} is {found.dtype}{list(found.shape)}, "
-                f"its type is {type_!r}"
+                f"{where}: the value of constant {name!r} is {found.dtype}{list(found.shape)}, its type is {type_!r}"
             )
 
 

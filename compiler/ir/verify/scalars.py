@@ -7,6 +7,7 @@ buffer, is let through unless the answer is provably wrong.
 from __future__ import annotations
 
 from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.recursion import Call, unwind
 from ingot.compiler.ir.scalar import (
     COMBINERS,
     FUNCTIONS,
@@ -63,9 +64,7 @@ class ScalarChecker:
             raise self.error(f"{what} is {dim!r}, not an index expression")
         for atom in sorted(symbolic.atoms(dim), key=_place) if not isinstance(dim, int) else ():
             if isinstance(atom, Variable) and atom not in self.variables:
-                raise self.error(
-                    f"{what}, {text_of(dim)}, uses the variable {atom.name}, which is not bound here"
-                )
+                raise self.error(f"{what}, {text_of(dim)}, uses the variable {atom.name}, which is not bound here")
             if isinstance(atom, Opaque) and isinstance(atom.payload, Scalar):
                 self._payload(atom.payload)
 
@@ -74,9 +73,7 @@ class ScalarChecker:
         self.scalar(payload)
         self.reductions = reductions
         if not payload.dtype.is_integer:
-            raise self.error(
-                f"an index is computed by {text_of(payload)}, which is {payload.dtype}, no integer"
-            )
+            raise self.error(f"an index is computed by {text_of(payload)}, which is {payload.dtype}, no integer")
 
     def access(self, buffer: Buffer, index: tuple[Dim, ...], what: str) -> None:
         """A buffer that exists, one index for each of its dims, none provably outside."""
@@ -99,12 +96,15 @@ class ScalarChecker:
     # --- scalars ---------------------------------------------------------------------------------
 
     def scalar(self, scalar: Scalar) -> None:
+        unwind(self._visit(scalar))
+
+    def _visit(self, scalar: Scalar) -> Call[None]:
         key = id(scalar), self.certain, self.reductions
         if key not in self.seen:
-            self._scalar(scalar)
+            yield self._scalar(scalar)
             self.seen.add(key)
 
-    def _scalar(self, scalar: Scalar) -> None:
+    def _scalar(self, scalar: Scalar) -> Call[None]:
         match scalar:
             case Const(_, dtype):
                 self._known_type(dtype)
@@ -113,13 +113,13 @@ class ScalarChecker:
             case Read(local):
                 self._read(local)
             case Apply():
-                self._apply(scalar)
+                yield self._apply(scalar)
             case Cast(value, dtype):
                 self._known_type(dtype)
-                self._inner(value)
+                yield self._inner(value)
             case Bitcast(value, dtype):
                 self._known_type(dtype)
-                self._inner(value)
+                yield self._inner(value)
                 if value.dtype.itemsize != dtype.itemsize:
                     raise self.error(f"the bits of a {value.dtype} are taken for a {dtype} of another width")
             case IndexValue(dim, dtype):
@@ -127,12 +127,12 @@ class ScalarChecker:
                 if not dtype.is_integer:
                     raise self.error(f"an index value has the type {dtype}, which is no integer; cast it")
             case BoundedIndex(value, extent, _):
-                self._inner(value)
+                yield self._inner(value)
                 self.dim(extent, "the extent of a bounded index")
                 if not value.dtype.is_integer:
                     raise self.error(f"a bounded index is {value.dtype}, no integer")
             case Reduce():
-                self._reduce(scalar)
+                yield self._reduce(scalar)
             case _:
                 raise self.error(f"{scalar!r} is no scalar expression")
 
@@ -140,10 +140,10 @@ class ScalarChecker:
         if DTYPES.get(dtype.name) != dtype:
             raise self.error(f"{dtype!r} is not an element type")
 
-    def _inner(self, scalar: Scalar) -> None:
+    def _inner(self, scalar: Scalar) -> Call[None]:
         """A part of an expression: a reduction that may only be a root may not stand here."""
         reductions, self.reductions = self.reductions, self.reductions and self.nested_reductions
-        self.scalar(scalar)
+        yield self._visit(scalar)
         self.reductions = reductions
 
     def _read(self, local: Local) -> None:
@@ -152,7 +152,7 @@ class ScalarChecker:
         if local not in self.locals:
             raise self.error(f"{local.name} is read, but no let binds it here")
 
-    def _apply(self, apply: Apply) -> None:
+    def _apply(self, apply: Apply) -> Call[None]:
         function, args = apply.function, apply.args
         if FUNCTIONS.get(function.name) != function:
             raise self.error(f"there is no scalar function {function.name!r}")
@@ -161,7 +161,7 @@ class ScalarChecker:
         certain = self.certain
         for number, arg in enumerate(args):
             self.certain = certain and not (function.name == "select" and number)
-            self._inner(arg)
+            yield self._inner(arg)
         self.certain = certain
         self._argument_types(function.name, function.kinds, args)
 
@@ -181,7 +181,7 @@ class ScalarChecker:
         if found[0].kind not in kinds:
             raise self.error(f"{name} takes {' or '.join(kinds)}, not {found[0]}")
 
-    def _reduce(self, reduce: Reduce) -> None:
+    def _reduce(self, reduce: Reduce) -> Call[None]:
         if not self.reductions:
             place = "loops" if self.allows_reads else "another expression; it must be all of a definition"
             raise self.error(f"a {reduce.combiner} over variables stands inside {place}")
@@ -197,7 +197,7 @@ class ScalarChecker:
                 raise self.error(f"the extent {text_of(extent)} of a {reduce.combiner} depends on a variable")
         for variable, extent in zip(reduce.variables, reduce.extents, strict=True):
             self.bind(variable, extent)
-        self._inner(reduce.body)
+        yield self._inner(reduce.body)
         self.variables, self.certain = variables, certain
         self.seen.clear()
         kind = reduce.body.dtype.kind
@@ -229,9 +229,7 @@ class ScalarChecker:
         upper = variable.upper is not None and symbolic.less(variable.upper, extent - 1)
         if lower is True or upper is True:
             bounds = f"{text_of(variable.lower)} to {text_of(variable.upper)}"
-            raise self.error(
-                f"{variable.name} runs from 0 to {text_of(extent - 1)}, outside its own bounds {bounds}"
-            )
+            raise self.error(f"{variable.name} runs from 0 to {text_of(extent - 1)}, outside its own bounds {bounds}")
 
 
 def _place(atom: Atom) -> tuple[str, str]:
