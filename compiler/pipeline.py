@@ -40,6 +40,7 @@ from ingot.compiler.passes.fold_constants import split_constants
 from ingot.compiler.passes.layout import Layout
 from ingot.compiler.passes.motion import Motion
 from ingot.compiler.passes.rewriting import Pass
+from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.report import build_report
 from ingot.compiler.schedule.choose import schedule
@@ -50,6 +51,7 @@ from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
 from ingot.runtime.program import Program
 
 PASSES: tuple[Pass, ...] = (
+    Scans(),  # first, while the bodies of related scans are still the same values
     Layout(),  # while convolutions and pools are whole
     Decompose(),  # composite ops have no way down of their own
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
