@@ -65,6 +65,9 @@ def emit_entry(
     program.sites = Sites(len(sites))
     for name, is_profile in ((ENTRY, False), (ENTRY_PROFILE, True))[: 1 + profile]:
         _EntryEmitter(program, name, interface, callees, is_profile).run(entry)
+    if profile:
+        program.module.declare("clock_gettime", "i32", "i32, ptr")
+        program.module.functions.append(_CLOCK)
     _emit_arena_bytes(program.module, interface)
     _emit_shapes(program.module, interface)
     return EntryModule(program.module.text(), (*sites, *program.sites.numbers))
@@ -180,27 +183,28 @@ class _EntryEmitter(FunctionEmitter):
             call()
             return
         builder = self.builder
-        start = self._now()
+        start = builder.result(I64, f"call i64 @{_NOW}()")
         call()
-        end = self._now()
+        end = builder.result(I64, f"call i64 @{_NOW}()")
         spent = builder.result(I64, f"sub i64 {end.ref}, {start.ref}")
         place = builder.offset(self.times, "i64", integer(callee.number))
         before = builder.result(I64, f"load i64, ptr {place.ref}, align 8")
         total = builder.result(I64, f"add i64 {before.ref}, {spent.ref}")
         builder.effect(f"store i64 {total.ref}, ptr {place.ref}, align 8")
 
-    def _now(self) -> Value:
-        """Nanoseconds of the monotonic clock."""
-        builder = self.builder
-        clock = builder.program.declare("clock_gettime", "i32", "i32, ptr")
-        if not hasattr(self, "time"):
-            self.time = self.reserve("[2 x i64]")
-        builder.result(ir.IntType(32), f"call i32 {clock}(i32 1, ptr {self.time.ref})")
-        seconds = builder.result(I64, f"load i64, ptr {self.time.ref}, align 8")
-        place = builder.offset(self.time, "i64", integer(1))
-        rest = builder.result(I64, f"load i64, ptr {place.ref}, align 8")
-        whole = builder.result(I64, f"mul i64 {seconds.ref}, 1000000000")
-        return builder.result(I64, f"add i64 {whole.ref}, {rest.ref}")
+
+_NOW = "ingot.now"  # nanoseconds of the monotonic clock
+_CLOCK = f"""\
+define internal i64 @{_NOW}() nounwind {{
+  %time = alloca [2 x i64], align 8
+  %status = call i32 @clock_gettime(i32 1, ptr %time)
+  %seconds = load i64, ptr %time, align 8
+  %place = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %place, align 8
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}}"""
 
 
 # --- sizes

@@ -9,12 +9,14 @@ are done by construction), so none run: on kernels without spills they change th
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from ingot.compiler.codegen.abi import SUPPORT, Kernel, module_text
+from ingot.compiler.codegen.abi import SUPPORT, Kernel, dims_of, module_text
 from ingot.compiler.codegen.emit import emit_kernel
 from ingot.compiler.codegen.entry import Callee, Interface, emit_entry
 from ingot.compiler.codegen.link import link
@@ -23,7 +25,7 @@ from ingot.compiler.codegen.pool import pool_module
 from ingot.compiler.ir import loops, symbolic, traverse
 from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.target import Target
-from ingot.runtime.abi import ENTRY_PROFILE, PARALLEL_FOR, REQUIRED_EXPORTS
+from ingot.runtime.abi import ALLOWED_IMPORTS, ENTRY_PROFILE, PARALLEL_FOR, REQUIRED_EXPORTS
 from ingot.runtime.image import Image
 
 MODULE_CHARACTERS = 40_000  # 10 to 20 ms of LLVM; the cut does not depend on the number of workers
@@ -60,87 +62,119 @@ def compile_functions(
     `shapes`: extents of inputs, states and outputs for `ingot_shapes` (by default of all parameters).
     """
     functions = [f for f in traverse.functions_of(entry) if f is not entry]
-    emitted = _emit_kernels(functions, target)
-    interface = Interface(
-        dims=tuple(_dims(entry) if dims is None else dims),
-        arena_bytes=_arena_bytes(entry) if arena_bytes is None else arena_bytes,
-        shapes=tuple(d for p in entry.parameters for d in p.shape) if shapes is None else tuple(shapes),
-    )
-    module = emit_entry(entry, interface, emitted.callees, target, emitted.sites, profile)
-    texts = {**{name: kernel.text for name, kernel in emitted.kernels.items()}, "entry": module.text}
-    modules = [*_modules(emitted.kernels.values()), module.text, SUPPORT, pool_module(target.triple)]
-    objects = emit_objects(
-        modules, target.triple, target.cpu, target.features, LEVEL, workers or _workers(), PASSES
-    )
-    exports = (*REQUIRED_EXPORTS, ENTRY_PROFILE) if profile else REQUIRED_EXPORTS
+    compiler = _Compiler(target, workers or _workers())
+    with compiler:
+        kernels = _Kernels(target)
+        for function in functions:
+            kernel = kernels.add(function)
+            if kernel is not None:
+                compiler.add(kernel)
+        interface = Interface(
+            dims=tuple(dims_of(entry) if dims is None else dims),
+            arena_bytes=_arena_bytes(entry) if arena_bytes is None else arena_bytes,
+            shapes=tuple(d for p in entry.parameters for d in p.shape) if shapes is None else tuple(shapes),
+        )
+        module = emit_entry(entry, interface, kernels.callees, target, kernels.sites, profile)
+        objects = compiler.finish(module.text)
+    texts = {**{name: kernel.text for name, kernel in kernels.different.items()}, "entry": module.text}
     return CompiledFunctions(
-        image=link(objects, exports),
+        image=link(objects, (*REQUIRED_EXPORTS, ENTRY_PROFILE) if profile else REQUIRED_EXPORTS),
         kernels=tuple(function.name for function in functions),
         sites=module.sites,
         parallel=any(f"@{PARALLEL_FOR}(" in text for text in texts.values()),
         texts=texts,
-        compiled=len(emitted.kernels),
+        compiled=len(kernels.different),
     )
 
 
-def _modules(kernels: Iterable[Kernel]) -> list[str]:
-    """The kernels, several to a module."""
-    groups: list[list[Kernel]] = []
-    size = MODULE_CHARACTERS
-    for kernel in kernels:
-        if size >= MODULE_CHARACTERS:
-            groups.append([])
-            size = 0
-        groups[-1].append(kernel)
-        size += len(kernel.body)
-    return [module_text(group) for group in groups]
+class _Compiler:
+    """Compiles kernels, several to a module, on threads of their own while more are being emitted."""
+
+    def __init__(self, target: Target, workers: int) -> None:
+        self.target = target
+        self.threads = ThreadPoolExecutor(workers)
+        self.support = self.threads.submit(_support, target)
+        self.futures: list[Future[bytes]] = []
+        self.group: list[Kernel] = []
+        self.size = 0
+
+    def __enter__(self) -> _Compiler:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.threads.shutdown(cancel_futures=error[0] is not None)
+
+    def add(self, kernel: Kernel) -> None:
+        self.group.append(kernel)
+        self.size += len(kernel.body)
+        if self.size >= MODULE_CHARACTERS:
+            self._flush()
+
+    def finish(self, entry: str) -> list[bytes]:
+        """The objects of all kernels, of the entry's module and of what every program carries."""
+        self._flush()
+        self._submit(entry)
+        return [*(future.result() for future in self.futures), *self.support.result()]
+
+    def _flush(self) -> None:
+        if self.group:
+            self._submit(module_text(self.group))
+        self.group, self.size = [], 0
+
+    def _submit(self, text: str) -> None:
+        self.futures.append(self.threads.submit(_object, text, self.target))
 
 
-@dataclass(frozen=True)
-class _Emitted:
-    kernels: dict[str, Kernel]  # symbol -> kernel, each different
-    callees: dict[loops.Function, Callee]
-    sites: tuple[str, ...]
+def _object(text: str, target: Target) -> bytes:
+    return emit_objects([text], target.triple, target.cpu, target.features, LEVEL, 1, PASSES)[0]
 
 
-def _emit_kernels(functions: Sequence[loops.Function], target: Target) -> _Emitted:
-    """Each kernel that differs from all before it."""
-    kernels: dict[str, Kernel] = {}
-    symbols: dict[str, str] = {}  # text with the name left out -> symbol
-    callees: dict[loops.Function, Callee] = {}
-    sites: list[str] = []
-    for number, function in enumerate(functions):
-        kernel = emit_kernel(function, _PLACEHOLDER, target)
-        symbol = symbols.get(kernel.body)
+@functools.cache
+def _support(target: Target) -> tuple[bytes, ...]:
+    """The thread pool and the failure record: the same in every program."""
+    return tuple(_object(text, target) for text in (SUPPORT, pool_module(target.triple)))
+
+
+class _Kernels:
+    """Kernels as they are emitted; those that differ only in name are one."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.different: dict[str, Kernel] = {}  # symbol -> kernel
+        self.callees: dict[loops.Function, Callee] = {}
+        self.sites: list[str] = []
+        self._symbols: dict[str, str] = {}  # text with the name left out -> symbol
+
+    def add(self, function: loops.Function) -> Kernel | None:
+        """Emit a function; the kernel to compile, None when there is one like it already."""
+        kernel = emit_kernel(function, _PLACEHOLDER, self.target)
+        symbol = self._symbols.get(kernel.body)
+        is_new = symbol is None
         if symbol is None:
-            symbol = symbols[kernel.body] = _unique(function.name, kernels)
-            kernels[symbol] = replace(kernel, name=symbol, body=kernel.body.replace(_PLACEHOLDER, symbol))
-        callees[function] = Callee(kernel, symbol, len(sites), number)
-        sites.extend(kernel.sites)
-    return _Emitted(kernels, callees, tuple(sites))
+            symbol = self._symbols[kernel.body] = _unique(function.name, self.different)
+            body = kernel.body.replace(_PLACEHOLDER, symbol)
+            self.different[symbol] = replace(kernel, name=symbol, body=body)
+        self.callees[function] = Callee(kernel, symbol, len(self.sites), len(self.callees))
+        self.sites.extend(kernel.sites)
+        return self.different[symbol] if is_new else None
 
 
 _PLACEHOLDER = "ingot.kernel"  # cannot be the name of a kernel: a dot
 
 
 def _unique(name: str, taken: Mapping[str, object]) -> str:
-    """A readable symbol that no other kernel has, and no function of the runtime."""
+    """A readable symbol that no other kernel has, and no function of the runtime or the C library."""
     plain = re.sub(r"[^A-Za-z0-9_]", "_", name) or "kernel"
-    plain = plain if not plain.startswith(("ingot_", "llvm")) and not plain[0].isdigit() else f"kernel_{plain}"
+    if plain.startswith(("ingot_", "llvm")) or plain[0].isdigit() or plain in _RESERVED:
+        plain = f"kernel_{plain}"
     symbol, count = plain, 1
-    while symbol in taken or symbol in _RESERVED:
+    while symbol in taken:
         count += 1
         symbol = f"{plain}_{count}"
     return symbol
 
 
-_RESERVED = frozenset({"entry", "memcpy", "memmove", "memset", "memcmp", "bcmp", "fmod", "fmodf", "clock_gettime",
-                       "mmap", "munmap", "madvise", "getpid", "syscall", "main"})  # fmt: skip
-
-
-def _dims(entry: loops.Function) -> tuple[Symbol, ...]:
-    functions = traverse.functions_of(entry)
-    return traverse.symbols_in(dim for each in functions for dim in traverse.function_dims(each))
+_RESERVED = ALLOWED_IMPORTS | {"entry", "main"}
 
 
 def _arena_bytes(entry: loops.Function) -> Dim:
