@@ -22,11 +22,12 @@ from ingot.compiler.ir.loops import Alloc, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import DType
-from ingot.compiler.schedule import build
+from ingot.compiler.schedule import build, partition
 from ingot.compiler.target import Target
 
 VECTORS = 4  # independent accumulators: enough to hide the latency of an addition behind loads
 CHUNK = 8192  # elements of one chain of accumulators
+CHUNK_MULTIPLE = 8  # chunks of an innermost axis are multiples of this
 
 Point = Callable[[Dim, Dim], Sequence[Statement]]  # (index along the axis, accumulator slot) -> statements
 RowPoint = Callable[[tuple[Dim, ...], Dim], Sequence[Statement]]  # the same with the indices of all axes
@@ -144,13 +145,14 @@ class Chunking:
     steps: int
 
 
-def chunking(extents: Sequence[Dim], limit: int) -> Chunking | None:
-    """Chunks of about `limit` points; None when everything is one chunk."""
+def chunking(extents: Sequence[Dim], limit: int, multiple: int = 1) -> Chunking | None:
+    """Chunks of about `limit` points, of equal length if the extent is constant; None when one holds everything."""
     inner = 1
     for axis in range(len(extents) - 1, -1, -1):
         extent = extents[axis]
         if not isinstance(extent, int) or inner * extent > limit:
-            return Chunking(axis, max(1, limit // inner))
+            steps = partition.balanced(extent, max(1, limit // inner), multiple if axis == len(extents) - 1 else 1)
+            return Chunking(axis, steps)
         inner *= extent
     return None
 
@@ -180,7 +182,7 @@ def reduce_axes(
 
     `point(index, slot)` computes at an index and adds to lanes[slot].
     """
-    cut = chunking(extents, CHUNK)
+    cut = chunking(extents, CHUNK, VECTORS * width)
     vectors = chunk_vectors(extents, cut, width)
     if cut is None:
         return chunk_body(extents, (0,) * len(extents), width, vectors, accumulators, point, only=True)

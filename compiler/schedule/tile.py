@@ -35,25 +35,56 @@ class Piece:
     size: Dim
 
 
-def cover(extent: Dim, sizes: Sequence[int], masked: bool = False) -> list[Piece]:
-    """An extent as tiles, the largest first.
+@dataclass(frozen=True)
+class Cover:
+    """A range as tiles: `full` tiles of `size` steps, then `rest` further steps; `present` is 1 where there is a
+    rest, 0 where there is none. `pieces` are all of it in tiles of constant size (the last may be masked)."""
+
+    size: int
+    full: Dim
+    rest: Dim
+    present: Dim
+    pieces: tuple[Piece, ...]
+
+
+def cover(extent: Dim, sizes: Sequence[int], masked: bool = False) -> Cover:
+    """An extent as tiles of the first size, and what is left.
 
     What is left of a constant extent is one smaller tile. Of a symbolic one it is made of tiles of the further
-    sizes; with `masked` the last tile takes what even those leave, which must be fewer than the last size.
+    sizes; with `masked` the last tile takes what even those leave, which is less than the last size.
     """
-    pieces = []
-    start: Dim = 0
-    rest: Dim = extent
-    for size in sizes:
-        count = rest // size
-        if count != 0:
-            pieces.append(Piece(start, count, size))
-        start, rest = start + count * size, rest % size
-        if isinstance(rest, int) and isinstance(extent, int):
-            break
-    if rest != 0 and (masked or isinstance(rest, int)):
-        pieces.append(Piece(start, 1 if isinstance(rest, int) else symbolic.minimum(1, rest), rest))
-    return pieces
+    size = sizes[0]
+    full, rest = extent // size, extent % size
+    if isinstance(rest, int):
+        ending = (Piece(full * size, 1, rest),) if rest else ()
+        return Cover(size, full, rest, 1 if rest else 0, (*_tiles(0, full, size), *ending))
+    pieces = list(_tiles(0, full, size))
+    start, left = full * size, rest
+    for smaller in sizes[1:]:
+        pieces.extend(_tiles(start, left // smaller, smaller))
+        start, left = start + left // smaller * smaller, left % smaller
+    if masked:
+        pieces.append(Piece(start, symbolic.minimum(1, left), left))
+    return Cover(size, full, rest, symbolic.minimum(1, rest), tuple(pieces))
+
+
+def cover_block(extent: Dim, number: Dim, steps: int, sizes: Sequence[int], masked: bool = False) -> Cover:
+    """One block of `steps` steps of an extent, as tiles. What is left of a constant extent is in the last block, so
+    its size is known in every block."""
+    if not isinstance(extent, int):
+        return cover(symbolic.minimum(steps, extent - number * steps), sizes, masked)
+    if extent <= steps:
+        return cover(extent, sizes, masked)
+    size = sizes[0]
+    rest, last = extent % size, -(-extent // steps) - 1
+    full = symbolic.minimum(steps // size, extent // size - number * (steps // size))
+    present = 1 - symbolic.minimum(1, last - number) if rest else 0
+    ending = (Piece(full * size, present, rest),) if rest else ()
+    return Cover(size, full, rest, present, (*_tiles(0, full, size), *ending))
+
+
+def _tiles(start: Dim, count: Dim, size: int) -> tuple[Piece, ...]:
+    return () if count == 0 else (Piece(start, count, size),)
 
 
 def spread(rows: int, lanes: Dim, width: int, body: Spread) -> tuple[Statement, ...]:

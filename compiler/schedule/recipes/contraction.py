@@ -20,58 +20,30 @@ threads, tile edges, or on what was packed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir import scalar as ir
-from ingot.compiler.ir.loops import Alloc, If, Prefetch, Statement, Store
+from ingot.compiler.ir.loops import Statement
 from ingot.compiler.ir.scalar import Apply, Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
-from ingot.compiler.schedule import build, lanes, partition, scalars, tile
+from ingot.compiler.schedule import partition, scalars
+from ingot.compiler.schedule.collapse import collapse
 from ingot.compiler.schedule.form import ReductionForm, reduction_form
+from ingot.compiler.schedule.padding import padded
+from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.tile import Tile
 from ingot.compiler.target import Target
 
 CHAIN = 256  # products in one chain: a panel of the right operand then takes half of the first cache
 LEFT_STEPS = 8  # steps of the reduced axis that packed rows keep together when they are stored along it
-UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
 LARGE_LEFT = 1 << 17  # elements of the left operand from which its order in memory matters
 MANY_COLUMNS = 256  # columns that pay for packing plain rows
 WIDEST_BLOCK = 4096  # columns of a block
 ENOUGH_BLOCKS = 8  # blocks to divide among threads
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further
-
-
-@dataclass(frozen=True)
-class ContractionTiles:
-    """How a contraction is computed."""
-
-    width: int  # lanes of a vector
-    rows: int  # mr
-    vectors: int  # nr = vectors * width
-    row_axis: int  # kept axis of the rows; -1: a single row
-    row_block: int  # mc: rows of a parallel block
-    column_block: int  # nc
-    chain: int  # most points of a chunk of the reduced axes
-    pack_right: bool
-    pack_left: bool
-    left_steps: int = 1  # steps of the reduced axis that packed rows keep together
-    unroll: int = UNROLL
-    parallel: bool = True
-
-
-@dataclass(frozen=True)
-class Contraction:
-    """A reduction form whose body is a product, and whose last kept axis only the right factor mentions."""
-
-    form: ReductionForm
-    left: Scalar
-    right: Scalar
-    row_axes: tuple[int, ...]  # kept axes that only the left factor mentions
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -81,10 +53,11 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     found = classify(form)
     if found is None:
         return None
+    found, padding, padded_buffers = _without_padding(found, target, options)
     tiles = replace(decide(found, target, options), **options.decisions)
-    emitter = _Emitter(found, tiles, target)
-    body = simplify(emitter.statements())
-    scratch = tuple(emitter.scratch)
+    nest = PanelNest(found, tiles, target)
+    body = simplify((*padding, *nest.statements()))
+    scratch = (*padded_buffers, *nest.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, (*form.views.declarations(body), *body))
     return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch)
@@ -121,6 +94,28 @@ def _is_dot(form: ReductionForm, right: Scalar) -> bool:
     along_sum = any(scalars.stride(load, form.reduced[-1]) == 1 for load in scalars.loads(right))
     across = any(scalars.stride(load, form.kept[-1]) == 1 for load in scalars.loads(right))
     return along_sum and not across and 1 not in form.shape[:-1]
+
+
+def _without_padding(
+    found: Contraction, target: Target, options: ScheduleOptions
+) -> tuple[Contraction, tuple[Statement, ...], tuple[Buffer, ...]]:
+    """The contraction with a padded operand read from memory that is padded first, when that is much smaller than
+    all the uses of it."""
+    form = found.form
+    ranges = dict(zip((*form.kept, *form.reduced), (*form.kept_extents, *form.reduced_extents), strict=True))
+    for side in ("left", "right"):
+        operand: Scalar = getattr(found, side)
+        mentioned = {v: extent for v, extent in ranges.items() if scalars.depends_on(operand, v)}
+        made = padded(operand, mentioned)
+        if made is None:
+            continue
+        uses = symbolic.product(mentioned.values())
+        if symbolic.less_equal(2 * made.buffer.type.size, uses) is not True:
+            continue
+        points = collapse(made.points, form.views)
+        fill = elementwise.nest(points, elementwise.decide(points, target, options))
+        return replace(found, **{side: made.operand}), fill, (made.buffer,)
+    return found, (), ()
 
 
 # --- decision -------------------------------------------------------------------------------------------------
@@ -173,10 +168,18 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
 
 
 def _pack_right(found: Contraction, row_extent: Dim, rows: int) -> bool:
-    """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is."""
-    right = found.right
-    ready = _is_plain(right, found) and scalars.stride(right, found.form.kept[-1]) == 1  # type: ignore[arg-type]
-    return not ready or symbolic.less_equal(row_extent, 2 * rows) is not True
+    """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. Windows that
+    overlap are near one another already."""
+    right, lane = found.right, found.form.kept[-1]
+    if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
+        return True
+    if symbolic.less_equal(row_extent, 2 * rows) is True:
+        return False
+    overlaps = any(
+        lane in symbolic.atoms(index) and any(k in symbolic.atoms(index) for k in found.form.reduced)
+        for index in right.index
+    )
+    return not overlaps
 
 
 def _pack_left(found: Contraction, row_extent: Dim, column_extent: Dim, columns: int) -> bool:
@@ -226,295 +229,3 @@ def _blocks(
 
 def _work(form: ReductionForm) -> Dim:
     return symbolic.product((*form.kept_extents, *form.reduced_extents))
-
-
-# --- emission ---------------------------------------------------------------------------------------------------
-
-Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
-Right = Callable[[tuple[Dim, ...], Dim], Scalar]  # (point in chunk, lane in tile) -> right operand
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """A box of the reduced axes; `first` and `last` tell its place, None when it is the only one."""
-
-    starts: tuple[Dim, ...]
-    extents: tuple[Dim, ...]
-    first: Scalar | None = None
-    last: Scalar | None = None
-
-    def at(self, reduced: Sequence[Dim], index: Sequence[Dim]) -> dict[Dim, Dim]:
-        """The reduced variables at a point of the box."""
-        return {v: start + i for v, start, i in zip(reduced, self.starts, index, strict=True)}
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A parallel block: its number, the range of each kept axis, and the axes that a tile does not cover."""
-
-    number: Dim
-    ranges: partition.Ranges
-    fixed: dict[Dim, Dim]
-
-
-class _Emitter:
-    def __init__(self, found: Contraction, tiles: ContractionTiles, target: Target) -> None:
-        self.found = found
-        self.form = found.form
-        self.tiles = tiles
-        self.target = target
-        self.scratch: list[Buffer] = []
-        (self.accumulation,) = self.form.accumulations
-        self.lane_axis = len(self.form.kept) - 1
-        self.lane = self.form.kept[-1]
-        self.row = self.form.kept[tiles.row_axis] if tiles.row_axis >= 0 else None
-        self.columns = tiles.vectors * tiles.width
-        self.cut = lanes.chunking(self.form.reduced_extents, tiles.chain)
-        self.sizes = self._block_sizes()
-        extents = zip(self.form.kept_extents, self.sizes, strict=True)
-        self.counts = [symbolic.ceildiv(extent, size) for extent, size in extents]
-        self.partial = self._partial_place() if self.cut is not None else None
-        self.left_panels = self._left_buffer() if tiles.pack_left else None
-
-    def _block_sizes(self) -> list[int]:
-        sizes = [1] * len(self.form.kept)
-        if self.tiles.row_axis >= 0:
-            sizes[self.tiles.row_axis] = self.tiles.row_block
-        sizes[self.lane_axis] = self.tiles.column_block
-        return sizes
-
-    def _partial_place(self) -> Load:
-        """Where sums wait between chunks: in an output of their type if there is one."""
-        for final in self.form.finals:
-            if final.output and final.place.dtype == self.accumulation.dtype:
-                return final.place
-        name = f"{self.accumulation.mark.name}_sums"
-        return Load(self._scratch(name, self.form.kept_extents), self.form.kept)
-
-    def _left_buffer(self) -> Buffer:
-        """[block, panel, point..., row in panel, step]: one chunk of a block's rows at a time. The last reduced axis
-        is cut into steps, so that rows that are stored along it are packed by copying vectors."""
-        panels = -(-self.tiles.row_block // self.tiles.rows)
-        *outer, last = self._room()
-        steps = self.tiles.left_steps
-        shape = (symbolic.product(self.counts), panels, *outer, -(-last // steps), self.tiles.rows, steps)
-        return self._scratch("left_panels", shape)
-
-    def _left_place(self, block: _Block, panel: Dim, index: tuple[Dim, ...], row: Dim) -> Load:
-        assert self.left_panels is not None
-        steps = self.tiles.left_steps
-        *outer, last = index
-        return Load(self.left_panels, (block.number, panel, *outer, last // steps, row, last % steps))
-
-    def _room(self) -> tuple[int, ...]:
-        """The most points of a chunk along each reduced axis."""
-        if self.cut is None:
-            return tuple(_constant(extent) for extent in self.form.reduced_extents)
-        before = (1,) * self.cut.axis
-        return (*before, self.cut.steps, *map(_constant, self.form.reduced_extents[self.cut.axis + 1 :]))
-
-    def _scratch(self, name: str, shape: tuple[Dim, ...]) -> Buffer:
-        buffer = Buffer(name, self.accumulation.dtype, shape, "arena")
-        self.scratch.append(buffer)
-        return buffer
-
-    # --- loops around the tiles -------------------------------------------------------------------------------
-
-    def statements(self) -> tuple[Statement, ...]:
-        """One parallel loop over blocks: outer axes one by one, rows and columns in blocks."""
-
-        def block(number: Dim) -> Sequence[Statement]:
-            rest, ranges = number, []
-            for extent, size, count in reversed(
-                list(zip(self.form.kept_extents, self.sizes, self.counts, strict=True))
-            ):
-                start = rest % count * size
-                ranges.append((start, symbolic.minimum(size, extent - start)))
-                rest = rest // count
-            ranges.reverse()
-            covered = (self.tiles.row_axis, self.lane_axis)
-            fixed = {v: ranges[axis][0] for axis, v in enumerate(self.form.kept) if axis not in covered}
-            return self._chunks(_Block(number, tuple(ranges), fixed))
-
-        if any(extent == 0 for extent in self.form.kept_extents):
-            return ()
-        kind = "parallel" if self.tiles.parallel else "serial"
-        return build.loop("block", symbolic.product(self.counts), block, kind)
-
-    def _chunks(self, block: _Block) -> tuple[Statement, ...]:
-        extents = self.form.reduced_extents
-        if self.cut is None:
-            return self._rows_and_panels(block, _Chunk((0,) * len(extents), extents))
-        cut = self.cut
-        counts = lanes.chunk_counts(extents, cut)
-
-        def chunk(*number: Dim) -> tuple[Statement, ...]:
-            first = ir.both(*(ir.predicate(n, "eq", 0) for n in number))
-            last = ir.both(*(ir.predicate(n, "eq", c - 1) for n, c in zip(number, counts, strict=True)))
-            return self._rows_and_panels(block, _Chunk(*lanes.chunk_range(extents, cut, number), first, last))
-
-        return build.nest([f"c{n}" for n in range(len(counts))], counts, chunk)
-
-    def _rows_and_panels(self, block: _Block, chunk: _Chunk) -> tuple[Statement, ...]:
-        start, count = block.ranges[self.lane_axis]
-        result = list(self._pack_left(block, chunk))
-        for piece in tile.cover(count, (self.columns, self.tiles.width), masked=True):
-
-            def panel(j: Dim, piece: tile.Piece = piece) -> list[Statement]:
-                return self._panel(block, chunk, start + piece.start + j * piece.size, piece.size)
-
-            result.extend(build.loop("j", piece.count, panel))
-        return tuple(result)
-
-    def _panel(self, block: _Block, chunk: _Chunk, lane: Dim, width: Dim) -> list[Statement]:
-        """A panel of columns against all rows of the block."""
-        result: list[Statement] = []
-        panel = None
-        if self.tiles.pack_right:
-            panel = Buffer("panel", self.accumulation.dtype, (*self._room(), self.columns), "stack")
-            result.extend(self._pack_right(panel, block, chunk, lane, width))
-        row_start, row_count = block.ranges[self.tiles.row_axis] if self.row is not None else (0, 1)
-        sizes = [size for size in (self.tiles.rows, 4, 2, 1) if size <= self.tiles.rows]
-        for piece in tile.cover(row_count, sizes):
-
-            def one(i: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
-                assert isinstance(piece.size, int)
-                place = piece.start + i * piece.size
-                each = Tile(
-                    block.fixed, self.row, row_start + place, piece.size, self.lane, lane, width, self.tiles.width
-                )
-                return self._tile(each, self._left(each, block, place, chunk), self._right(each, panel, chunk), chunk)
-
-            result.extend(build.loop("i", piece.count, one))
-        return result
-
-    # --- operands ---------------------------------------------------------------------------------------------
-
-    def _left(self, each: Tile, block: _Block, place: Dim, chunk: _Chunk) -> Left:
-        def direct(r: Dim, index: tuple[Dim, ...]) -> Scalar:
-            return self._operand(self.found.left, {**each.at(r, 0), **chunk.at(self.form.reduced, index)})
-
-        def packed(r: Dim, index: tuple[Dim, ...]) -> Scalar:
-            return self._left_place(block, place // self.tiles.rows, index, place % self.tiles.rows + r)
-
-        return direct if self.left_panels is None else packed
-
-    def _right(self, each: Tile, panel: Buffer | None, chunk: _Chunk) -> Right:
-        def direct(index: tuple[Dim, ...], lane: Dim) -> Scalar:
-            return self._operand(self.found.right, {**each.at(0, lane), **chunk.at(self.form.reduced, index)})
-
-        def packed(index: tuple[Dim, ...], lane: Dim) -> Scalar:
-            assert panel is not None
-            return Load(panel, (*index, lane))
-
-        return direct if panel is None else packed
-
-    def _operand(self, operand: Scalar, at: Mapping[Dim, Dim]) -> Scalar:
-        return scalars.substitute(operand, at)
-
-    def _pack_right(
-        self, panel: Buffer, block: _Block, chunk: _Chunk, lane: Dim, width: Dim
-    ) -> tuple[Statement, ...]:
-        """panel[k..., l] = right(k, lane + l), for the points of a chunk"""
-
-        def point(*index: Dim) -> tuple[Statement, ...]:
-            at = {**block.fixed, **chunk.at(self.form.reduced, index)}
-
-            def element(_: Dim, place: Dim) -> list[Statement]:
-                value = self._operand(self.found.right, {**at, self.lane: lane + place})
-                return [Store(panel, (*index, place), value)]
-
-            return tile.spread(1, width, self.tiles.width, element)
-
-        return (Alloc(panel), *tile.reduction_loops(chunk.extents, point, self.tiles.unroll))
-
-    def _pack_left(self, block: _Block, chunk: _Chunk) -> tuple[Statement, ...]:
-        """left_panels[block, p, k..., r] = left(rows*p + r, k), for the rows of a block and the points of a chunk"""
-        row, rows, steps = self.row, self.tiles.rows, self.tiles.left_steps
-        if self.left_panels is None or row is None:
-            return ()
-        start, count = block.ranges[self.tiles.row_axis]
-
-        def element(panel: Dim, r: Dim, index: tuple[Dim, ...]) -> list[Statement]:
-            at = {**block.fixed, **chunk.at(self.form.reduced, index), row: start + panel * rows + r}
-            place = self._left_place(block, panel, index, r)
-            return [Store(place.buffer, place.index, self._operand(self.found.left, at))]
-
-        def panel(p: Dim, height: Dim) -> tuple[Statement, ...]:
-            def copy(*outer: Dim) -> tuple[Statement, ...]:
-                last = chunk.extents[-1]
-                whole = build.loop("k", last // steps, lambda k: vectors(outer, k * steps, steps))
-                return (*whole, *vectors(outer, last // steps * steps, last % steps))
-
-            def vectors(outer: tuple[Dim, ...], first: Dim, number: Dim) -> tuple[Statement, ...]:
-                def lanes_of(r: Dim) -> tuple[Statement, ...]:
-                    return build.loop(
-                        "l", number, lambda lane: element(p, r, (*outer, first + lane)), "vector", steps
-                    )
-
-                return build.loop("r", height, lanes_of, "unrolled" if isinstance(height, int) else "serial")
-
-            return build.nest([f"k{n}" for n in range(len(chunk.extents) - 1)], chunk.extents[:-1], copy)
-
-        rest = count % rows
-        ending = build.loop("e", symbolic.minimum(1, rest), lambda _: panel(count // rows, rest))
-        return (*build.loop("p", count // rows, lambda p: panel(p, rows)), *ending)
-
-    # --- the tile ---------------------------------------------------------------------------------------------
-
-    def _tile(self, each: Tile, left: Left, right: Right, chunk: _Chunk) -> tuple[Statement, ...]:
-        sums = each.register(self.accumulation.mark.name, self.accumulation)
-
-        def point(*index: Dim) -> tuple[Statement, ...]:
-            def element(r: Dim, lane: Dim) -> list[Statement]:
-                product = ir.apply("mul", left(r, index), right(index, lane))
-                total = build.combine("sum", Load(sums, (r, lane)), product, self.target)
-                return [Store(sums, (r, lane), total)]
-
-            return each.spread(element)
-
-        chain = (
-            Alloc(sums),
-            *tile.clear(each, [sums], self.form),
-            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll),
-        )
-        if chunk.first is None or chunk.last is None:
-            return (*chain, *tile.finish(each, [sums], self.form))
-        return (*self._fetch_partial(each), *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
-
-    def _partial_at(self, each: Tile, r: Dim, lane: Dim) -> Load:
-        assert self.partial is not None
-        found = scalars.substitute(self.partial, each.at(r, lane))
-        assert isinstance(found, Load)
-        return found
-
-    def _fetch_partial(self, each: Tile) -> tuple[Statement, ...]:
-        """Sums that wait in memory are on their way while the micro-kernel runs."""
-
-        def row(r: Dim) -> list[Statement]:
-            place = self._partial_at(each, r, 0)
-            return [Prefetch(place.buffer, place.index)]
-
-        return build.loop("r", each.rows, row, "unrolled")
-
-    def _add_chunk(self, each: Tile, sums: Buffer, first: Scalar, last: Scalar) -> tuple[Statement, ...]:
-        """Sums so far plus this chunk's; kept in memory until the last chunk."""
-
-        def add(r: Dim, lane: Dim, before: Scalar) -> list[Statement]:
-            return [Store(sums, (r, lane), ir.apply("add", before, Load(sums, (r, lane))))]
-
-        def save(r: Dim, lane: Dim) -> list[Statement]:
-            at = self._partial_at(each, r, lane)
-            return [Store(at.buffer, at.index, Load(sums, (r, lane)))]
-
-        begin = each.spread(lambda r, lane: add(r, lane, self.accumulation.neutral))
-        go_on = each.spread(lambda r, lane: add(r, lane, self._partial_at(each, r, lane)))
-        return (
-            If(first, begin, go_on),
-            If(last, tile.finish(each, [sums], self.form), each.spread(save)),
-        )
-
-
-def _constant(extent: Dim) -> int:
-    assert isinstance(extent, int), f"axes inside a chunk have constant extents, not {extent}"
-    return extent

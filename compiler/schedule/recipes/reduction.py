@@ -184,14 +184,14 @@ def tiles(
     def box(*index: Dim) -> list[Statement]:
         fixed = {form.kept[axis]: ranges[axis][0] + i for axis, i in zip(outside, index, strict=True)}
         result: list[Statement] = []
-        for lane in tile.cover(lane_count, (decision.vectors * width, width), masked=True):
+        for lane in tile.cover(lane_count, (decision.vectors * width, width), masked=True).pieces:
             result.extend(build.loop("j", lane.count, lambda j, lane=lane: column(fixed, lane, j)))
         return result
 
     def column(fixed: dict[Dim, Dim], lane: tile.Piece, j: Dim) -> list[Statement]:
         result: list[Statement] = []
         place = lane_start + lane.start + j * lane.size
-        for row in tile.cover(row_count, row_sizes):
+        for row in tile.cover(row_count, row_sizes).pieces:
             result.extend(
                 build.loop("i", row.count, lambda i, row=row: emit(_make(fixed, row, i, lane, place)))
             )
@@ -317,7 +317,7 @@ def _two_stage_lanes(
     kernel: Kernel, form: ReductionForm, width: int, target: Target, options: ScheduleOptions
 ) -> Scheduled | None:
     """Huge reductions along vectors to few results; others are rows."""
-    cut = lanes.chunking(form.reduced_extents, lanes.CHUNK)
+    cut = lanes.chunking(form.reduced_extents, lanes.CHUNK, lanes.VECTORS * width)
     few = symbolic.less(symbolic.product(form.kept_extents), FEW_TILES) is True
     if cut is None or not few or not options.parallel:
         return None

@@ -1,0 +1,132 @@
+"""Padded operands, made once instead of asked at every use.
+
+    select(0 <= y + r - 1 < h and 0 <= x + s - 1 < w, image[c, y + r - 1, x + s - 1], 0)
+        ->  padded[c, y + r, x + s]      with  padded[c, p, q] = select(inside, image[c, p - 1, q - 1], 0)
+
+The condition must say exactly that indices are inside the buffer, and these must be affine with constant steps, so
+that every value the operand can take is one element of a slightly larger buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ingot.compiler.ir import scalar as ir
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.scalar import Apply, Buffer, Cast, Const, IndexValue, Load, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.schedule import scalars
+from ingot.compiler.schedule.collapse import Points
+
+
+@dataclass(frozen=True)
+class Padded:
+    """`operand` reads `buffer`, which `points` fills."""
+
+    operand: Load
+    buffer: Buffer
+    points: Points
+
+
+def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
+    """The operand as a load of a padded buffer; `ranges` are the extents of its variables."""
+    choice = _choice(operand)
+    if choice is None:
+        return None
+    condition, load = choice
+    checked = _checked_dims(condition, load)
+    if checked is None:
+        return None
+    lows: list[Dim] = []
+    extents: list[Dim] = []
+    for place, (index, extent) in enumerate(zip(load.index, load.buffer.shape, strict=True)):
+        span = _span(index, ranges) if place in checked else (0, extent - 1)
+        if span is None:
+            return None
+        lows.append(span[0])
+        extents.append(span[1] - span[0] + 1)
+    buffer = Buffer(f"{load.buffer.name}_padded", operand.dtype, tuple(extents), "arena")
+    index = tuple(i - low for i, low in zip(load.index, lows, strict=True))
+    return Padded(Load(buffer, index), buffer, _fill(buffer, operand, load, checked, lows))
+
+
+def _choice(operand: Scalar) -> tuple[Scalar, Load] | None:
+    """The condition and the load of select(condition, load, constant), conversions aside."""
+    while isinstance(operand, Cast):
+        operand = operand.value
+    match operand:
+        case Apply(function, (condition, chosen, Const())) if function.name == "select":
+            while isinstance(chosen, Cast):
+                chosen = chosen.value
+            return (condition, chosen) if isinstance(chosen, Load) else None
+        case _:
+            return None
+
+
+def _checked_dims(condition: Scalar, load: Load) -> frozenset[int] | None:
+    """The dims of the load whose index the condition compares with 0 or the extent; None if it says more."""
+    match condition:
+        case Apply(function, (left, right)) if function.name == "and":
+            both = _checked_dims(left, load), _checked_dims(right, load)
+            return None if both[0] is None or both[1] is None else both[0] | both[1]
+        case Apply(function, (IndexValue(left), IndexValue(right))):
+            for place, (index, extent) in enumerate(zip(load.index, load.buffer.shape, strict=True)):
+                below = function.name == "ge" and right == 0 and left == index
+                above = function.name == "lt" and left == index and right == extent
+                if below or above:
+                    return frozenset((place,))
+            return None
+        case _:
+            return None
+
+
+def _span(index: Dim, ranges: Mapping[Dim, Dim]) -> tuple[Dim, Dim] | None:
+    """The least and greatest value of an affine index with constant steps."""
+    low: Dim = index
+    high: Dim = index
+    for variable, extent in ranges.items():
+        step = scalars.index_coefficient(index, variable)
+        if not isinstance(step, int):
+            return None
+        first, last = (0, extent - 1) if step >= 0 else (extent - 1, 0)
+        low = symbolic.substitute(low, {variable: first})
+        high = symbolic.substitute(high, {variable: last})
+    if any(isinstance(atom, symbolic.Opaque) for atom in symbolic.atoms(low)):
+        return None
+    return low, high
+
+
+def _fill(buffer: Buffer, operand: Scalar, load: Load, checked: frozenset[int], lows: list[Dim]) -> Points:
+    """Every element of the padded buffer."""
+    variables = tuple(
+        symbolic.Variable(f"p{n}", 0, extent - 1) if extent != 1 else 0 for n, extent in enumerate(buffer.shape)
+    )
+    index = tuple(v + low for v, low in zip(variables, lows, strict=True))
+    inside = ir.both(
+        *(
+            condition
+            for place in sorted(checked)
+            for condition in (
+                ir.predicate(index[place], "ge", 0),
+                ir.predicate(index[place], "lt", load.buffer.shape[place]),
+            )
+        )
+    )
+    value = _with_choice(operand, inside, Load(load.buffer, index))
+    return Points(variables, buffer.shape, (Load(buffer, variables),), (value,))
+
+
+def _with_choice(operand: Scalar, condition: Scalar, load: Load) -> Scalar:
+    """The operand with its condition and its load replaced."""
+    match operand:
+        case Cast(value, dtype):
+            return ir.cast(_with_choice(value, condition, load), dtype)
+        case Apply(_, (_, chosen, other)):
+            return ir.select(condition, _with_load(chosen, load), other)
+        case _:
+            raise AssertionError(operand)
+
+
+def _with_load(chosen: Scalar, load: Load) -> Scalar:
+    return ir.cast(_with_load(chosen.value, load), chosen.dtype) if isinstance(chosen, Cast) else load

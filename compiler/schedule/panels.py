@@ -1,0 +1,357 @@
+"""The loops of a contraction: blocks, chunks, packed panels, tiles.
+
+    for block parallel { for chunk { pack rows of the left operand
+                                     for panel of columns { pack columns of the right operand
+                                                            for tile of rows { micro-kernel } } } }
+
+Invariant: packing moves values and never combines them, so a packed and an unpacked operand give the same bits.
+Non-goal: deciding sizes; `recipes.contraction` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ingot.compiler.ir import scalar as ir
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.loops import Alloc, If, Prefetch, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.schedule import build, lanes, scalars, tile
+from ingot.compiler.schedule.form import ReductionForm
+from ingot.compiler.schedule.tile import Cover, Tile
+from ingot.compiler.target import Target
+
+UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
+
+
+@dataclass(frozen=True)
+class ContractionTiles:
+    """How a contraction is computed."""
+
+    width: int  # lanes of a vector
+    rows: int  # of a register tile (mr)
+    vectors: int  # of a register tile: it has vectors * width columns (nr)
+    row_axis: int  # kept axis of the rows; -1: a single row
+    row_block: int  # rows of a parallel block (mc)
+    column_block: int  # columns of a parallel block (nc)
+    chain: int  # most points of a chunk of the reduced axes (kc)
+    pack_right: bool
+    pack_left: bool
+    left_steps: int = 1  # steps of the reduced axis that packed rows keep together
+    unroll: int = UNROLL
+    parallel: bool = True
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A reduction form whose body is a product, and whose last kept axis only the right factor mentions."""
+
+    form: ReductionForm
+    left: Scalar
+    right: Scalar
+    row_axes: tuple[int, ...]  # kept axes that only the left factor mentions
+
+
+Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
+Right = Callable[[tuple[Dim, ...], Dim], Scalar]  # (point in chunk, lane in tile) -> right operand
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A box of the reduced axes; `first` and `last` tell its place, None when it is the only one."""
+
+    starts: tuple[Dim, ...]
+    extents: tuple[Dim, ...]
+    first: Scalar | None = None
+    last: Scalar | None = None
+
+    def at(self, reduced: Sequence[Dim], index: Sequence[Dim]) -> dict[Dim, Dim]:
+        """The reduced variables at a point of the box."""
+        return {v: start + i for v, start, i in zip(reduced, self.starts, index, strict=True)}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A parallel block: its number, where it starts, its tiles, and the axes that tiles do not cover."""
+
+    number: Dim
+    row_start: Dim
+    rows: Cover
+    column_start: Dim
+    columns: Cover
+    fixed: dict[Dim, Dim]
+
+
+class PanelNest:
+    """Emits a contraction. `scratch` are the buffers that it needs from outside."""
+
+    def __init__(self, found: Contraction, tiles: ContractionTiles, target: Target) -> None:
+        self.found = found
+        self.form = found.form
+        self.tiles = tiles
+        self.target = target
+        self.scratch: list[Buffer] = []
+        (self.accumulation,) = self.form.accumulations
+        self.lane_axis = len(self.form.kept) - 1
+        self.lane = self.form.kept[-1]
+        self.row = self.form.kept[tiles.row_axis] if tiles.row_axis >= 0 else None
+        self.columns = tiles.vectors * tiles.width
+        self.cut = lanes.chunking(self.form.reduced_extents, tiles.chain, lanes.CHUNK_MULTIPLE)
+        sizes = self._block_sizes()
+        self.counts = [
+            symbolic.ceildiv(extent, size) for extent, size in zip(self.form.kept_extents, sizes, strict=True)
+        ]
+        self.partial = self._partial_place() if self.cut is not None else None
+        self.left_panels = self._left_buffer() if tiles.pack_left else None
+
+    def _block_sizes(self) -> list[int]:
+        sizes = [1] * len(self.form.kept)
+        if self.tiles.row_axis >= 0:
+            sizes[self.tiles.row_axis] = self.tiles.row_block
+        sizes[self.lane_axis] = self.tiles.column_block
+        return sizes
+
+    def _partial_place(self) -> Load:
+        """Where sums wait between chunks: in an output of their type if there is one."""
+        for final in self.form.finals:
+            if final.output and final.place.dtype == self.accumulation.dtype:
+                return final.place
+        name = f"{self.accumulation.mark.name}_sums"
+        return Load(self._scratch(name, self.form.kept_extents), self.form.kept)
+
+    def _left_buffer(self) -> Buffer:
+        """[block, panel, point..., row in panel, step]: one chunk of a block's rows at a time. The last reduced
+        axis is cut into steps, so that rows that are stored along it are packed by copying vectors."""
+        panels = -(-self.tiles.row_block // self.tiles.rows)
+        *outer, last = self._room()
+        steps = self.tiles.left_steps
+        shape = (symbolic.product(self.counts), panels, *outer, -(-last // steps), self.tiles.rows, steps)
+        return self._scratch("left_panels", shape)
+
+    def _left_place(self, block: Block, panel: Dim, index: Sequence[Dim], row: Dim) -> Load:
+        assert self.left_panels is not None
+        *outer, last = index
+        steps = self.tiles.left_steps
+        return Load(self.left_panels, (block.number, panel, *outer, last // steps, row, last % steps))
+
+    def _room(self) -> tuple[int, ...]:
+        """The most points of a chunk along each reduced axis."""
+        if self.cut is None:
+            return tuple(map(_constant, self.form.reduced_extents))
+        inner = map(_constant, self.form.reduced_extents[self.cut.axis + 1 :])
+        return (*((1,) * self.cut.axis), self.cut.steps, *inner)
+
+    def _scratch(self, name: str, shape: tuple[Dim, ...]) -> Buffer:
+        buffer = Buffer(name, self.accumulation.dtype, shape, "arena")
+        self.scratch.append(buffer)
+        return buffer
+
+    # --- loops around the tiles -----------------------------------------------------------------------------
+
+    def statements(self) -> tuple[Statement, ...]:
+        """One parallel loop over blocks: outer axes one by one, rows and columns in blocks."""
+        if any(extent == 0 for extent in self.form.kept_extents):
+            return ()
+        kind = "parallel" if self.tiles.parallel else "serial"
+        return build.loop("block", symbolic.product(self.counts), lambda n: self._chunks(self._block(n)), kind)
+
+    def _block(self, number: Dim) -> Block:
+        rest, place = number, []
+        for count in reversed(self.counts):
+            place.append(rest % count)
+            rest = rest // count
+        place.reverse()
+        tiles, extents = self.tiles, self.form.kept_extents
+        heights = [size for size in (tiles.rows, 4, 2, 1) if size <= tiles.rows]
+        row_number, rows = 0, tile.cover(1, (1,))
+        if self.row is not None:
+            row_number = place[tiles.row_axis]
+            rows = tile.cover_block(extents[tiles.row_axis], row_number, tiles.row_block, heights)
+        return Block(
+            number,
+            row_number * tiles.row_block,
+            rows,
+            place[-1] * tiles.column_block,
+            tile.cover_block(extents[-1], place[-1], tiles.column_block, (self.columns, tiles.width), masked=True),
+            {v: place[n] for n, v in enumerate(self.form.kept) if n not in (tiles.row_axis, self.lane_axis)},
+        )
+
+    def _chunks(self, block: Block) -> tuple[Statement, ...]:
+        extents = self.form.reduced_extents
+        if self.cut is None:
+            return self._rows_and_panels(block, Chunk((0,) * len(extents), extents))
+        cut = self.cut
+        counts = lanes.chunk_counts(extents, cut)
+
+        def chunk(*number: Dim) -> tuple[Statement, ...]:
+            first = ir.both(*(ir.predicate(n, "eq", 0) for n in number))
+            last = ir.both(*(ir.predicate(n, "eq", c - 1) for n, c in zip(number, counts, strict=True)))
+            return self._rows_and_panels(block, Chunk(*lanes.chunk_range(extents, cut, number), first, last))
+
+        return build.nest([f"c{n}" for n in range(len(counts))], counts, chunk)
+
+    def _rows_and_panels(self, block: Block, chunk: Chunk) -> tuple[Statement, ...]:
+        result = list(self._pack_left(block, chunk))
+        for piece in block.columns.pieces:
+
+            def panel(j: Dim, piece: tile.Piece = piece) -> list[Statement]:
+                return self._panel(block, chunk, block.column_start + piece.start + j * piece.size, piece.size)
+
+            result.extend(build.loop("j", piece.count, panel))
+        return tuple(result)
+
+    def _panel(self, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> list[Statement]:
+        """A panel of columns against all rows of the block."""
+        result: list[Statement] = []
+        packed = None
+        if self.tiles.pack_right:
+            packed = Buffer("panel", self.accumulation.dtype, (*self._room(), self.columns), "stack")
+            result.extend(self._pack_right(packed, block, chunk, lane, width))
+        for piece in block.rows.pieces:
+
+            def one(i: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
+                assert isinstance(piece.size, int)
+                place = piece.start + i * piece.size
+                row = block.row_start + place
+                each = Tile(block.fixed, self.row, row, piece.size, self.lane, lane, width, self.tiles.width)
+                return self._tile(each, self._left(each, block, place, chunk), self._right(each, packed, chunk), chunk)
+
+            result.extend(build.loop("i", piece.count, one))
+        return result
+
+    # --- operands -------------------------------------------------------------------------------------------
+
+    def _left(self, each: Tile, block: Block, place: Dim, chunk: Chunk) -> Left:
+        """The left operand of a tile that starts `place` rows into its block."""
+        rows = self.tiles.rows
+
+        def direct(r: Dim, index: tuple[Dim, ...]) -> Scalar:
+            at: Mapping[Dim, Dim] = {**each.at(r, 0), **chunk.at(self.form.reduced, index)}
+            return scalars.substitute(self.found.left, at)
+
+        def packed(r: Dim, index: tuple[Dim, ...]) -> Scalar:
+            return self._left_place(block, place // rows, index, place % rows + r)
+
+        return direct if self.left_panels is None else packed
+
+    def _right(self, each: Tile, panel: Buffer | None, chunk: Chunk) -> Right:
+        def direct(index: tuple[Dim, ...], lane: Dim) -> Scalar:
+            at: Mapping[Dim, Dim] = {**each.at(0, lane), **chunk.at(self.form.reduced, index)}
+            return scalars.substitute(self.found.right, at)
+
+        def packed(index: tuple[Dim, ...], lane: Dim) -> Scalar:
+            assert panel is not None
+            return Load(panel, (*index, lane))
+
+        return direct if panel is None else packed
+
+    def _pack_right(
+        self, panel: Buffer, block: Block, chunk: Chunk, lane: Dim, width: Dim
+    ) -> tuple[Statement, ...]:
+        """panel[k..., l] = right(k, lane + l), for the points of a chunk"""
+
+        def point(*index: Dim) -> tuple[Statement, ...]:
+            at = {**block.fixed, **chunk.at(self.form.reduced, index)}
+
+            def element(_: Dim, place: Dim) -> list[Statement]:
+                value = scalars.substitute(self.found.right, {**at, self.lane: lane + place})
+                return [Store(panel, (*index, place), value)]
+
+            return tile.spread(1, width, self.tiles.width, element)
+
+        return (Alloc(panel), *tile.reduction_loops(chunk.extents, point, UNROLL))
+
+    def _pack_left(self, block: Block, chunk: Chunk) -> tuple[Statement, ...]:
+        """left_panels[block, p, k..., r] = left(rows*p + r, k), for the rows of a block, the points of a chunk"""
+        if self.left_panels is None:
+            return ()
+        rows = block.rows
+        full = build.loop("p", rows.full, lambda p: self._pack_rows(block, chunk, p, self.tiles.rows))
+        rest = build.loop("e", rows.present, lambda _: self._pack_rows(block, chunk, rows.full, rows.rest))
+        return (*full, *rest)
+
+    def _pack_rows(self, block: Block, chunk: Chunk, panel: Dim, height: Dim) -> tuple[Statement, ...]:
+        """One panel of rows, in vectors along the last reduced axis."""
+        steps = self.tiles.left_steps
+        last = chunk.extents[-1]
+
+        def element(r: Dim, index: tuple[Dim, ...]) -> list[Statement]:
+            at: dict[Dim, Dim] = {**block.fixed, **chunk.at(self.form.reduced, index)}
+            assert self.row is not None
+            at[self.row] = block.row_start + panel * self.tiles.rows + r
+            place = self._left_place(block, panel, index, r)
+            return [Store(place.buffer, place.index, scalars.substitute(self.found.left, at))]
+
+        def vectors(outer: tuple[Dim, ...], start: Dim, count: Dim) -> tuple[Statement, ...]:
+            def row(r: Dim) -> tuple[Statement, ...]:
+                return build.loop("l", count, lambda lane: element(r, (*outer, start + lane)), "vector", steps)
+
+            return build.loop("r", height, row, "unrolled" if isinstance(height, int) else "serial")
+
+        def sweep(*outer: Dim) -> tuple[Statement, ...]:
+            whole = last // steps
+            full = build.loop("k", whole, lambda k: vectors(outer, k * steps, steps))
+            return (*full, *vectors(outer, whole * steps, last - whole * steps))
+
+        return build.nest([f"k{n}" for n in range(len(chunk.extents) - 1)], chunk.extents[:-1], sweep)
+
+    # --- the tile -------------------------------------------------------------------------------------------
+
+    def _tile(self, each: Tile, left: Left, right: Right, chunk: Chunk) -> tuple[Statement, ...]:
+        sums = each.register(self.accumulation.mark.name, self.accumulation)
+
+        def point(*index: Dim) -> tuple[Statement, ...]:
+            def element(r: Dim, lane: Dim) -> list[Statement]:
+                product = ir.apply("mul", left(r, index), right(index, lane))
+                total = build.combine("sum", Load(sums, (r, lane)), product, self.target)
+                return [Store(sums, (r, lane), total)]
+
+            return each.spread(element)
+
+        chain = (
+            Alloc(sums),
+            *tile.clear(each, [sums], self.form),
+            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll),
+        )
+        if chunk.first is None or chunk.last is None:
+            return (*chain, *tile.finish(each, [sums], self.form))
+        return (*self._fetch_partial(each), *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
+
+    def _partial_at(self, each: Tile, r: Dim, lane: Dim) -> Load:
+        assert self.partial is not None
+        found = scalars.substitute(self.partial, each.at(r, lane))
+        assert isinstance(found, Load)
+        return found
+
+    def _fetch_partial(self, each: Tile) -> tuple[Statement, ...]:
+        """Sums that wait in memory are on their way while the micro-kernel runs."""
+
+        def row(r: Dim) -> list[Statement]:
+            place = self._partial_at(each, r, 0)
+            return [Prefetch(place.buffer, place.index)]
+
+        return build.loop("r", each.rows, row, "unrolled")
+
+    def _add_chunk(self, each: Tile, sums: Buffer, first: Scalar, last: Scalar) -> tuple[Statement, ...]:
+        """Sums so far plus this chunk's; kept in memory until the last chunk."""
+
+        def add(r: Dim, lane: Dim, before: Scalar) -> list[Statement]:
+            return [Store(sums, (r, lane), ir.apply("add", before, Load(sums, (r, lane))))]
+
+        def save(r: Dim, lane: Dim) -> list[Statement]:
+            at = self._partial_at(each, r, lane)
+            return [Store(at.buffer, at.index, Load(sums, (r, lane)))]
+
+        begin = each.spread(lambda r, lane: add(r, lane, self.accumulation.neutral))
+        go_on = each.spread(lambda r, lane: add(r, lane, self._partial_at(each, r, lane)))
+        return (
+            If(first, begin, go_on),
+            If(last, tile.finish(each, [sums], self.form), each.spread(save)),
+        )
+
+
+def _constant(extent: Dim) -> int:
+    assert isinstance(extent, int), f"axes inside a chunk have constant extents, not {extent}"
+    return extent
