@@ -72,9 +72,8 @@ def _checked_dims(condition: Scalar, load: Load) -> frozenset[int] | None:
             return None if both[0] is None or both[1] is None else both[0] | both[1]
         case Apply(function, (IndexValue(left), IndexValue(right))):
             for place, (index, extent) in enumerate(zip(load.index, load.buffer.shape, strict=True)):
-                below = function.name == "ge" and right == 0 and left == index
-                above = function.name == "lt" and left == index and right == extent
-                if below or above:
+                comparison = (function.name, left, right)
+                if comparison in (("ge", index, 0), ("le", 0, index), ("lt", index, extent)):
                     return frozenset((place,))
             return None
         case _:

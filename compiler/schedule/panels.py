@@ -43,6 +43,10 @@ class ContractionTiles:
     unroll: int = UNROLL
     parallel: bool = True
 
+    def __post_init__(self) -> None:
+        if self.row_block % self.rows or self.column_block % (self.vectors * self.width):
+            raise ValueError(f"blocks must be multiples of the tile: {self}")
+
 
 @dataclass(frozen=True)
 class Contraction:
