@@ -50,6 +50,8 @@ def compile(model: Any, *types: Any, name: str | None = None, options: Options |
     `choices` are fields of Options: threads, memory_budget, target, fuse, dump, verify, cache ...
     """
     chosen = (options or Options.from_environment()).with_(**choices)
+    if hasattr(model, "compile_for"):  # a model that knows its own types, or needs more than one program
+        return model.compile_for(types, chosen)
     if isinstance(model, Module):
         model = model.with_arrays(lambda _, array: array).eval()
     traced = functions.trace(model, types)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -11,17 +11,29 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from ingot.compiler.ir.graph import Graph, Input, Value as GraphValue, topological
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
-from ingot.compiler.ir.symbolic import Dim, Expr
+from ingot.compiler.ir.symbolic import Dim, Expr, Symbol
 from ingot.compiler.ir.types import DType
 from ingot.compiler.ops.movement import Dimension, stack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx.elements import Element, element, element_of
 from ingot.frontends.onnx.problems import Kind, ProblemError
-from ingot.frontends.onnx.values import Coded, Dims, Held, Ratio, Value, element_of_value
+from ingot.frontends.onnx.scope import Scope
+from ingot.frontends.onnx.source import Model
+from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Ratio, Value, element_of_value
 
-if TYPE_CHECKING:
-    from ingot.frontends.onnx.importer import Importer, Scope
+
+class Context(Protocol):
+    """What a node needs of the importer."""
+
+    model: Model
+
+    def region(
+        self, graph: GraphProto, outer: Scope, trace: Trace, opsets: Mapping[str, int], inputs: Sequence[Value]
+    ) -> list[Value]: ...
+
+    def unique(self, stem: str) -> Symbol: ...
+
 
 _REQUIRED: Any = object()
 EVALUATED_ELEMENTS = 1 << 16  # constants up to this size may be computed at import
@@ -43,7 +55,7 @@ class Call:
     """`values` are the node's inputs as they are; converters are usually given tensors made from them."""
 
     def __init__(
-        self, importer: Importer, scope: Scope, node: NodeProto, opsets: dict[str, int], version: int, values: list[Value]
+        self, importer: Context, scope: Scope, node: NodeProto, opsets: dict[str, int], version: int, values: list[Value]
     ) -> None:
         self.importer = importer
         self.scope = scope
@@ -148,7 +160,7 @@ class Call:
             raise ProblemError(Kind.ELEMENT_TYPE, f"{self.name} does not take {kind} values")
         if isinstance(value, Coded):
             raise ProblemError(Kind.ELEMENT_TYPE, f"{self.name} does not take {value.element} values")
-        if isinstance(value, Held):
+        if isinstance(value, Held | Opaque):
             raise NotTraceable(f"{self.name} works on sequences, optionals or strings")
         raise ProblemError(Kind.INPUT_COUNT, f"{self.name} is given no value for a required input")
 

@@ -5,8 +5,8 @@
     Dims          known integers of which some are symbolic dims: what Shape gives, and arithmetic on it
     Coded         a traced value of an element type that the compiler does not have, in its storage type
     Pending       a value that exists only while the program runs: the nodes that read it wait
-
-Sequences, optionals and strings have no traced form; they are Pending, or known Python values (`Held`).
+    Held          a sequence or an optional whose parts are such values
+    Opaque        a value that only the host understands (strings, maps)
 """
 
 from __future__ import annotations
@@ -63,9 +63,15 @@ class Coded:
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A value of the host that is known now: a sequence, an optional, a map, or strings."""
+    """A sequence (a list of values) or an empty optional (None). Its parts are values like any other, so that
+    sequences of tensors need no host."""
 
     value: Any
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A value that exists but that only the host understands: strings, maps."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class Pending:
     reason: str
 
 
-Value = Tensor | np.ndarray | Dims | Coded | Held | Pending | None
+Value = Tensor | np.ndarray | Dims | Coded | Held | Opaque | Pending | None
 
 
 def known(array: np.ndarray, dtype: DType) -> np.ndarray | Dims:

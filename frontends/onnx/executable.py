@@ -1,0 +1,125 @@
+"""What compiling an ONNX model gives: one program where that is possible, else programs around host nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ingot.compiler.errors import Code, IngotTypeError
+from ingot.frontends.dsl.api import CompiledFunction
+from ingot.frontends.dsl.trace import Traced
+from ingot.frontends.onnx.elements import Element, element_of
+from ingot.frontends.onnx.problems import Kind, OnnxError, Problem
+from ingot.frontends.onnx.staged import Staged
+from ingot.frontends.onnx.stages import Given, Stage
+from ingot.runtime.arguments import order_arguments
+from ingot.runtime.manifest import TensorSpec
+from ingot.runtime.report import Report, Section
+
+
+def compile_staged(staged: Staged, given: Mapping[str, Given | None]) -> CompiledFunction | OnnxExecutable:
+    """A CompiledFunction when the whole model is one program on plain arrays, else an OnnxExecutable."""
+    known = {n: g for n, g in given.items() if g is not None}
+    if len(known) < len(given):
+        return OnnxExecutable(staged, given)
+    stage = staged.build_first(known)
+    if stage.is_whole and stage.compiled is not None:
+        count = len(staged.outputs)
+        structure = 0 if count == 1 else tuple(range(count))
+        assert stage.graph is not None
+        return CompiledFunction(stage.compiled, Traced(stage.graph, structure), staged.options.threads)
+    return OnnxExecutable(staged, given)
+
+
+class OnnxExecutable:
+    """A model that runs in stages: compiled programs, and host nodes between them."""
+
+    def __init__(self, staged: Staged, given: Mapping[str, Given | None]) -> None:
+        self.staged = staged
+        self.given = dict(given)
+        self.inputs = tuple(_spec(n, g) for n, g in given.items())
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.staged.outputs
+
+    def run(self, *args: Any, **named: Any) -> list[Any]:
+        """The outputs in order, always a list."""
+        values = order_arguments(self.inputs, args, named)
+        environment: dict[str, Any] = {}
+        for (name, what), value in zip(self.given.items(), values, strict=True):
+            environment[name] = _checked(name, what, value)
+        types = {n: g for n, g in self.given.items() if g is not None}
+        return self.staged(environment, types)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        outputs = self.run(*args, **named)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def host_nodes(self) -> list[tuple[str, str]]:
+        """(node, reason) of every node that the host runs, as far as the model has been run."""
+        found: dict[str, str] = {}
+        for stage in self.staged.stages():
+            found.update({d.item.label: d.reason for d in stage.deferred if d.on_host})
+        return list(found.items())
+
+    def value_nodes(self) -> list[tuple[str, str]]:
+        """(node, reason) of nodes that are compiled for values which the host has to know."""
+        found: dict[str, str] = {}
+        for stage in self.staged.stages():
+            found.update({d.item.label: d.reason for d in stage.deferred if d.needs and not d.on_host})
+        return list(found.items())
+
+    @property
+    def programs(self) -> list[Any]:
+        return [s.program for s in self.staged.stages() if s.program is not None]
+
+    def explain(self) -> Report:
+        """What runs where, and what the compiler did to each part."""
+        host = Section(
+            "Nodes that run on the host", "" if self.host_nodes() else "none", ("node", "why"), tuple(self.host_nodes())
+        )
+        values = Section(
+            "Nodes compiled for values known at run time", "", ("node", "why"), tuple(self.value_nodes())
+        )
+        parts = [section for program in self.programs for section in program.explain().sections]
+        return Report(self.staged.name, (host, values, *parts))
+
+    def save(self, path: object) -> None:
+        nodes = ", ".join(f"{label}" for label, _ in (*self.host_nodes(), *self.value_nodes()))
+        problem = Problem(Kind.UNSUPPORTED, f"a model with host nodes cannot be saved as one program: {nodes}")
+        raise OnnxError([problem], self.staged.model.name)
+
+    def __repr__(self) -> str:
+        return f"OnnxExecutable({', '.join(map(str, self.inputs))}) -> ({', '.join(self.output_names)})"
+
+
+def _spec(name: str, what: Given | None) -> TensorSpec:
+    if what is None or what.type is None:
+        return TensorSpec(name, "u8", ())
+    return TensorSpec(name, what.type.dtype.name, tuple(d if isinstance(d, int) else str(d) for d in what.type.shape))
+
+
+def _checked(name: str, what: Given | None, value: Any) -> Any:
+    """The value as an array of the declared element type; a plain list of numbers is one too."""
+    if what is None or what.element is None:
+        return value
+    array = np.asarray(value)
+    if array.dtype != what.element.numpy:
+        array = _converted(name, array, what.element)
+    return array
+
+
+def _converted(name: str, array: np.ndarray, kind: Element) -> np.ndarray:
+    if array.dtype.kind in "OUST" or element_of(array).storage is None:
+        raise IngotTypeError(Code.BAD_TYPE_ARGUMENT, f"input {name!r} takes {kind} values, not {array.dtype}")
+    if kind.is_coded and array.dtype == kind.storage.numpy:  # type: ignore[union-attr]
+        return kind.decode(array)
+    if not np.can_cast(array.dtype, kind.numpy, "same_kind"):
+        raise IngotTypeError(Code.BAD_TYPE_ARGUMENT, f"input {name!r} takes {kind} values, not {array.dtype}")
+    return array.astype(kind.numpy)
+
+
+__all__ = ["OnnxExecutable", "Stage", "compile_staged"]

@@ -1,0 +1,42 @@
+"""Ops that run on the host, in NumPy: strings, sequences, optionals, maps, image decoding, results whose size depends
+on data. One short evaluator per op; a program is cut around their nodes and `explain()` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from onnx import NodeProto
+
+from ingot.frontends.onnx.registry import ONNX, domain_name
+
+Evaluator = Callable[..., Any]
+_EVALUATORS: dict[tuple[str, str], Evaluator] = {}
+_DYNAMIC: dict[tuple[str, str], tuple[int, ...]] = {}
+
+
+def host_op(*names: str, domain: str = ONNX, dynamic: tuple[int, ...] = ()) -> Callable[[Evaluator], Evaluator]:
+    """Register the NumPy evaluator of ops: function(call, *inputs) -> outputs. `dynamic` are the axes of its results
+    whose extent depends on data."""
+
+    def register(function: Evaluator) -> Evaluator:
+        for name in names:
+            _EVALUATORS[(domain, name)] = function
+            _DYNAMIC[(domain, name)] = dynamic
+        return function
+
+    return register
+
+
+def is_host_op(domain: str, name: str) -> bool:
+    return (domain_name(domain), name) in _EVALUATORS
+
+
+def evaluator(domain: str, name: str) -> Evaluator | None:
+    return _EVALUATORS.get((domain_name(domain), name))
+
+
+def dynamic_axes(node: NodeProto) -> tuple[int, ...]:
+    """Axes of a host node's results whose extent depends on data."""
+    return _DYNAMIC.get((domain_name(node.domain), node.op_type), ())

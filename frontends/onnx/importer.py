@@ -1,0 +1,338 @@
+"""The walk over an ONNX graph: each node's converter is run on the values of its inputs.
+
+Nodes whose inputs are known are computed now; nodes that can be compiled are traced; nodes that cannot, or that need
+a value which only exists while the program runs, are deferred, and so is everything that depends on them
+(stages.py runs those on the host and continues). Functions are expanded in place, so that only the one node inside
+a function that needs the host waits.
+
+All problems of a model are collected before any is raised.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, NodeProto
+
+from ingot.compiler.errors import IngotError
+from ingot.compiler.ir.graph import Graph, Source
+from ingot.compiler.ir.interpret.errors import InterpreterError
+from ingot.compiler.ir.interpret.graph import run_graph
+from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ops.base import OpTypeError
+from ingot.frontends.dsl.tensor import Tensor
+from ingot.frontends.dsl.trace import Trace
+from ingot.frontends.onnx import functions as function_bodies
+from ingot.frontends.onnx import shapes
+from ingot.frontends.onnx.call import Call, NeedsValue, NotTraceable
+from ingot.frontends.onnx.elements import element_of, is_plain
+from ingot.frontends.onnx.host import is_host_op
+from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
+from ingot.frontends.onnx.registry import Converter, converter, domain_name
+from ingot.frontends.onnx.scope import Scope
+from ingot.frontends.onnx.source import Model, dense_of, node_label, subgraphs
+from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Value
+
+FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
+DEEPEST = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A node to import, with the opset versions of the graph or function that it belongs to."""
+
+    node: NodeProto
+    opsets: Mapping[str, int]
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """A node that waits: for its own inputs, for the values of `needs`, or (`on_host`) to be run by the host."""
+
+    item: Item
+    reason: str
+    needs: tuple[str, ...] = ()
+    on_host: bool = False
+
+
+@dataclass
+class Importer:
+    """Imports nodes into a trace."""
+
+    model: Model
+    problems: list[Problem] = field(default_factory=list)
+    deferred: list[Deferred] = field(default_factory=list)
+    fresh: int = 0  # number of names made so far
+    depth: int = 0
+
+    # --- graphs ------------------------------------------------------------------------------------
+
+    def items(self, graph: GraphProto, opsets: Mapping[str, int] | None = None) -> list[Item]:
+        versions = self.model.opsets if opsets is None else opsets
+        return [Item(node, versions, node_label(node, n)) for n, node in enumerate(ordered(graph.node))]
+
+    def bind_initializers(self, graph: GraphProto, scope: Scope) -> None:
+        """Initializers of a subgraph: arrays that are known now."""
+        for tensor in graph.initializer:
+            scope.set(tensor.name, self.model.array(tensor))
+        for sparse in graph.sparse_initializer:
+            scope.set(sparse.values.name, dense_of(sparse, self.model.folder))
+
+    def region(
+        self, graph: GraphProto, outer: Scope, trace: Trace, opsets: Mapping[str, int], inputs: Sequence[Value]
+    ) -> list[Value]:
+        """The outputs of a subgraph traced into `trace`. NotTraceable when a node of it cannot be."""
+        if self.depth >= DEEPEST:
+            raise ProblemError(Kind.NESTING, f"subgraphs are nested more than {DEEPEST} deep")
+        scope = Scope(trace, outer)
+        self.bind_initializers(graph, scope)
+        for declared, value in zip(graph.input, inputs, strict=False):
+            scope.set(declared.name, value)
+        self.depth += 1
+        try:
+            self.run(self.items(graph, opsets), scope, strict=True)
+        finally:
+            self.depth -= 1
+        return [scope.find(output.name) for output in graph.output]
+
+    def run(self, items: Iterable[Item], scope: Scope, strict: bool = False) -> None:
+        """Import nodes in order. Not strict: what cannot be traced is deferred, problems are collected."""
+        work = deque(items)
+        while work:
+            item = work.popleft()
+            if strict:
+                self._import(item, scope, work)
+                continue
+            waiting = self._waiting(item, scope)
+            if waiting is not None:
+                self._defer(item, scope, waiting)
+                continue
+            try:
+                self._import(item, scope, work)
+            except NeedsValue as need:
+                names = tuple(item.node.input[n] for n in need.numbers if n < len(item.node.input))
+                self._defer(item, scope, Pending(str(need)), names)
+            except NotTraceable as reason:
+                self._defer(item, scope, Pending(str(reason)), on_host=True)
+            except ProblemError as error:
+                self._fail(item, scope, error.at(item.label))
+            except OpTypeError as error:
+                self._fail(item, scope, Problem(Kind.BAD_SHAPE, str(error), item.label))
+            except IngotError as error:
+                self._fail(item, scope, Problem(Kind.BAD_SHAPE, error.message, item.label))
+
+    def _waiting(self, item: Item, scope: Scope) -> Pending | None:
+        """What the node waits for, when one of its inputs does not exist yet."""
+        for name in (*item.node.input, *free_names(item.node)):
+            if name and scope.has(name):
+                value = scope.find(name)
+                if isinstance(value, Pending):
+                    return Pending(f"it reads {name!r}")
+        return None
+
+    def _defer(
+        self, item: Item, scope: Scope, why: Pending, needs: tuple[str, ...] = (), on_host: bool = False
+    ) -> None:
+        self.deferred.append(Deferred(item, why.reason, needs, on_host))
+        for name in item.node.output:
+            scope.set(name, why)
+
+    def _fail(self, item: Item, scope: Scope, problem: Problem) -> None:
+        self.problems.append(problem)
+        for name in item.node.output:
+            scope.set(name, Pending("a node before it has a problem"))
+
+    # --- nodes -------------------------------------------------------------------------------------
+
+    def _import(self, item: Item, scope: Scope, work: deque[Item]) -> None:
+        node = item.node
+        domain = domain_name(node.domain)
+        body = function_bodies.of_model(self.model, node)
+        if body is not None:
+            work.extendleft(reversed(self._expanded(item, body, scope)))
+            return
+        version = item.opsets.get(domain, 0) or function_bodies.default_version(domain)
+        values = [scope.find(name) if name else None for name in node.input]
+        call = Call(self, scope, node, dict(item.opsets), version, values)
+        found = converter(domain, node.op_type, version)
+        if found is None:
+            body = function_bodies.of_schema(node, version, values)
+            if body is not None:
+                work.extendleft(reversed(self._expanded(item, body, scope)))
+                return
+            if is_host_op(domain, node.op_type):
+                raise NotTraceable(f"{node.op_type} has no compiled form")
+            raise function_bodies.unknown_op(node, domain, version)
+        if any(isinstance(v, Held | Opaque) for v in values) and not found.raw:
+            raise NotTraceable(f"{node.op_type} works on sequences, optionals or strings")
+        outer = scope.trace.source
+        scope.trace.source = Source(node=item.label)
+        try:
+            results = self._converted(found, call, work)
+        finally:
+            scope.trace.source = outer
+        self._bind(node, scope, results)
+
+    def _bind(self, node: NodeProto, scope: Scope, results: Sequence[Value]) -> None:
+        if len(results) < sum(map(bool, node.output)):
+            wanted = [name for name in node.output[len(results) :] if name]
+            if wanted:
+                raise ProblemError(Kind.INPUT_COUNT, f"{node.op_type} has no output for {', '.join(wanted)}")
+        for name, value in zip(node.output, results, strict=False):
+            scope.set(name, value)
+
+    def _expanded(self, item: Item, body: function_bodies.Body, scope: Scope) -> list[Item]:
+        self.fresh += 1
+        if self.fresh > 100_000:
+            raise ProblemError(Kind.RECURSION, "functions expand into more than 100000 calls")
+        nodes = function_bodies.instantiate(body, item.node, f"{item.label}/{self.fresh}/")
+        return [Item(n, body.opsets, f"{item.label}/{node_label(n, k)}") for k, n in enumerate(nodes)]
+
+    def _converted(self, found: Converter, call: Call, work: deque[Item]) -> list[Value]:
+        values = call.values
+        if found.raw:
+            return _listed(found.function(call, *values))
+        if values and all(isinstance(v, np.ndarray | Dims | None) for v in values):
+            folded = self._folded(found, call)
+            if folded is not None:
+                return folded
+        if found.moves and any(_is_coded(v) for v in values):
+            return self._moved(found, call)
+        return self._called(found, call)
+
+    def _called(self, found: Converter, call: Call) -> list[Value]:
+        args: list[Any] = []
+        for number, value in enumerate(call.values):
+            if value is None:
+                args.append(None)
+            elif number in found.dims:
+                args.append(call.dims(number))
+            elif number in found.known:
+                args.append(call.known(number))
+            else:
+                args.append(call.tensor(value))
+        try:
+            return _listed(found.function(call, *args))
+        except TypeError as error:
+            if "positional argument" not in str(error):
+                raise
+            raise ProblemError(Kind.INPUT_COUNT, f"{call.name} is given {len(args)} inputs") from None
+
+    def _moved(self, found: Converter, call: Call) -> list[Value]:
+        """An op that only moves elements, on the storage of a narrow type."""
+        kind = None
+        for number, value in enumerate(call.values):
+            if _is_coded(value):
+                tensor, kind = call.stored(value)
+                call.values[number] = tensor
+        assert kind is not None
+        results = self._called(found, call)
+        return [Coded(r, kind) if isinstance(r, Tensor) and r.dtype == kind.storage else r for r in results]
+
+    # --- known values ------------------------------------------------------------------------------
+
+    def _folded(self, found: Converter, call: Call) -> list[Value] | None:
+        """The results of a node on known values, when they are small and need no tracing."""
+        given = [v for v in call.values if v is not None]
+        if any(isinstance(v, Dims) for v in given):
+            return shapes.fold(call, call.values)  # type: ignore[arg-type, return-value]
+        arrays = [v for v in given if isinstance(v, np.ndarray)]
+        if sum(a.size for a in arrays) > FOLDED_ELEMENTS or not all(is_plain(a) for a in arrays):
+            return None
+        if subgraphs(call.node):
+            return None
+        return self._computed(found, call)
+
+    def _computed(self, found: Converter, call: Call) -> list[Value] | None:
+        """The node traced by itself and run by the interpreter: one meaning for known and for traced values."""
+        trace = Trace()
+        trace.source = call.trace.source
+        inner = Call(self, Scope(trace, call.scope), call.node, call.opsets, call.version, list(call.values))
+        results = self._called(found, inner)
+        tensors = [r for r in results if isinstance(r, Tensor)]
+        if any(not t.type.is_static or t.type.size > FOLDED_ELEMENTS for t in tensors):  # type: ignore[operator]
+            return None
+        if any(isinstance(r, Coded) for r in results):
+            return None
+        graph = Graph("known", trace.inputs, tuple(t.value for t in tensors), constants=trace.constants)
+        try:
+            arrays = iter(run_graph(graph, {}))
+        except InterpreterError:
+            return None
+        return [next(arrays) if isinstance(r, Tensor) else r for r in results]
+
+    def unique(self, stem: str) -> Symbol:
+        """A dim with a name of its own."""
+        self.fresh += 1
+        return Symbol(f"{stem}_{self.fresh}", 0)
+
+
+def _is_coded(value: Value) -> bool:
+    return isinstance(value, Coded) or (isinstance(value, np.ndarray) and element_of(value).is_coded)
+
+
+def _listed(results: Any) -> list[Value]:
+    return list(results) if isinstance(results, tuple | list) else [results]
+
+
+def free_names(node: NodeProto) -> set[str]:
+    """The names that the subgraphs of a node take from the graphs around them."""
+    found: set[str] = set()
+    for graph in subgraphs(node):
+        found |= graph_free_names(graph)
+    return found
+
+
+def graph_free_names(graph: GraphProto) -> set[str]:
+    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    defined |= {s.values.name for s in graph.sparse_initializer}
+    used = {output.name for output in graph.output}
+    for node in graph.node:
+        used.update(node.input)
+        used |= free_names(node)
+        defined.update(node.output)
+    return used - defined - {""}
+
+
+def ordered(nodes: Sequence[NodeProto]) -> list[NodeProto]:
+    """The nodes with producers first. Files are in this order already; those that are not are sorted."""
+    made: set[str] = set()
+    producers = {name for node in nodes for name in node.output if name}
+    needs = [{n for n in (*node.input, *free_names(node)) if n in producers} for node in nodes]
+    sorted_already = True
+    for node, wanted in zip(nodes, needs, strict=True):
+        if wanted - made:
+            sorted_already = False
+            break
+        made |= set(node.output)
+    if sorted_already:
+        return list(nodes)
+    return _sorted(nodes, needs)
+
+
+def _sorted(nodes: Sequence[NodeProto], needs: Sequence[set[str]]) -> list[NodeProto]:
+    """Kahn's algorithm, in file order among nodes that are ready."""
+    readers: dict[str, list[int]] = {}
+    missing = [len(wanted) for wanted in needs]
+    for number, wanted in enumerate(needs):
+        for name in wanted:
+            readers.setdefault(name, []).append(number)
+    ready = deque(n for n, count in enumerate(missing) if not count)
+    order: list[NodeProto] = []
+    while ready:
+        number = ready.popleft()
+        order.append(nodes[number])
+        for name in nodes[number].output:
+            for reader in readers.get(name, ()):
+                missing[reader] -= 1
+                if not missing[reader]:
+                    ready.append(reader)
+    if len(order) < len(nodes):
+        stuck = [node_label(node, n) for n, node in enumerate(nodes) if missing[n] > 0]
+        raise ProblemError(Kind.CYCLE, f"these nodes wait for each other: {', '.join(stuck[:5])}")
+    return order
