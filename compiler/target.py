@@ -125,9 +125,7 @@ def _cache_bytes() -> tuple[int, int, int]:
     sizes = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
     for folder in sorted(_CACHES.glob("index*")):
         try:
-            kind, level, size = (
-                (folder / name).read_text().strip() for name in ("type", "level", "size")
-            )
+            kind, level, size = ((folder / name).read_text().strip() for name in ("type", "level", "size"))
             if kind != "Instruction":
                 sizes[int(level)] = int(size[:-1]) * _SIZE_UNITS[size[-1]]
         except (OSError, ValueError, KeyError, IndexError):

@@ -7,10 +7,10 @@ A kernel is
 - one pointer per parameter, in order, aligned to the size of an element;
 - one i64 per symbolic dim that the function or a function it calls mentions, sorted by name (`dims_of`);
 - the thread pool, or null;
-- the failure record: i64[5] = {code, a, b, c, site}, all zero before the call. The first failure of the call wins the
-  exchange on `code` and fills in the rest: `ingot_fail`. `site` is an index into the callee's own sites (`Kernel.sites`);
-  the entry point adds where these start in the program's table. After a failure the kernel stops at once and its
-  outputs are undefined.
+- the failure record: i64[5] = {code, a, b, c, site}, all zero before the call (null when the kernel cannot fail). The
+  first failure of the call wins the exchange on `code` and fills in the rest: `ingot_fail`. `site` is an index into the
+  callee's own sites (`Kernel.sites`); the entry point adds where these start in the program's table. After a failure
+  the kernel stops at once and its outputs are undefined.
 
 The body of a parallel loop is `void name.parallelN(ptr context, i64 index)`; `context` is an array of 8-byte slots on
 the caller's stack, one for each value of the enclosing function that the body uses.
@@ -57,6 +57,7 @@ class Kernel:
     name: str
     body: str
     globals: Mapping[str, str]
+    dims: tuple[Symbol, ...]  # passed after the buffers
     sites: tuple[str, ...]  # where it can fail; empty: it cannot
 
     @property

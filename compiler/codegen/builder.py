@@ -77,7 +77,7 @@ class Scope:
     def __init__(
         self, parent: Scope | None, block: Block, barrier: bool = False, writes: frozenset = frozenset()
     ) -> None:
-        self.parent = parent
+        self.parent: Scope = parent or self  # the function's own scope is its own parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.block = block
         self.barrier = barrier
@@ -215,7 +215,7 @@ class Builder:
     def leave(self, block: Block | None = None) -> None:
         """Back to the scope around, which goes on in `block`."""
         parent = self.scope.parent
-        assert parent is not None, "left the function's own scope"
+        assert parent is not self.scope, "left the function's own scope"
         self.scope = parent
         if block is not None:
             parent.block = block
@@ -272,16 +272,14 @@ class Builder:
             return deepest, deepest
         place = self.scope
         while place.depth > deepest.depth and not place.barrier:
-            place = place.parent  # type: ignore[assignment]
+            place = place.parent
         return place, deepest
 
     def place_of(self, operands: Iterable[Value]) -> Scope:
         """Where an instruction of these operands would go: the outermost scope that always runs and has them."""
         return self._place(operands, free=False)[0]
 
-    def pure(
-        self, kind: ir.Type, text: str, body: str, operands: Iterable[Value], free: bool = False
-    ) -> Value:
+    def pure(self, kind: ir.Type, text: str, body: str, operands: Iterable[Value], free: bool = False) -> Value:
         """An instruction without effects, `body` being what stands right of the equals sign."""
         place, deepest = self._place(operands, free)
         scope: Scope = place
@@ -291,7 +289,7 @@ class Builder:
                 return found
             if scope is deepest:
                 break
-            scope = scope.parent  # type: ignore[assignment]
+            scope = scope.parent
         return self._append(place, body, kind, text, body)
 
     def read(self, kind: ir.Type, body: str, operands: Sequence[Value], memory: Hashable, version: int) -> Value:
@@ -302,7 +300,7 @@ class Builder:
         _, deepest = self._place(operands, free=True)
         place = self.scope
         while place.depth > deepest.depth and not place.barrier and memory not in place.writes:
-            place = place.parent  # type: ignore[assignment]
+            place = place.parent
         key = f"{body} {version}"
         scope = place
         while True:
@@ -311,7 +309,7 @@ class Builder:
                 return found
             if scope is deepest:
                 break
-            scope = scope.parent  # type: ignore[assignment]
+            scope = scope.parent
         return self._append(place, key, kind, str(kind), body)
 
     def pinned(self, kind: ir.Type, body: str) -> Value:
@@ -328,13 +326,12 @@ class Builder:
 
     def recall(self, key: object) -> Value | None:
         """What `remember` was told in this scope or one around it."""
-        scope: Scope | None = self.scope
-        while scope is not None:
+        scope = self.scope
+        while True:
             found = scope.known.get(key)
-            if found is not None:
+            if found is not None or scope is self.root:
                 return found
             scope = scope.parent
-        return None
 
     def remember(self, key: object, value: Value) -> Value:
         """Keep a value where it is defined: it is found as long as it is available."""
@@ -511,7 +508,9 @@ class Builder:
         body = f"call {text} {function.get_reference()}({', '.join(map(repr, operands))})"
         return self.pure(kind, text, body, operands)
 
-    def intrinsic(self, name: str, kind: ir.Type, *arguments: Value, overload: Sequence[ir.Type] | None = None) -> Value:
+    def intrinsic(
+        self, name: str, kind: ir.Type, *arguments: Value, overload: Sequence[ir.Type] | None = None
+    ) -> Value:
         """The pure intrinsic `llvm.name`, overloaded by `overload` (by default the result type)."""
         suffix = "".join(f".{mangled(each)}" for each in ((kind,) if overload is None else overload))
         text = str(kind)

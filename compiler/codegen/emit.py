@@ -53,7 +53,7 @@ def _emit(function: loops.Function, name: str, target: Target, analysis: Analysi
     emitter.emit(function.body)
     emitter.finish(f"define void @{symbol_text(name)}")
     module = program.module
-    return Kernel(name, "\n".join(module.functions), module.globals(), tuple(program.sites.numbers))
+    return Kernel(name, "\n".join(module.functions), module.globals(), dims, tuple(program.sites.numbers))
 
 
 def _kernel_arguments(buffers: int, dims: int) -> list[tuple[ir.Type, str]]:
@@ -392,10 +392,9 @@ class FunctionEmitter:
 
     def _lanes(self, loop: loops.For, extent: Dim) -> None:
         frame = self.frame
-        frame.lanes = Lanes(loop.variable, loop.width, extent, None)
+        bound = None if extent == loop.width else self.indices.value(extent)
+        frame.lanes = Lanes(loop.variable, loop.width, extent, bound)
         self.indices.lane = LaneVariable(loop.variable, loop.width)
-        if extent != loop.width:
-            frame.lanes.tail = frame.compare_lanes("<", 1, self.indices.value(extent), is_small=True)
         self.emit(loop.body)
         frame.lanes = self.indices.lane = None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from ingot.compiler.codegen.abi import FAILURE_DETAILS, FAILURE_SITE, RECORD_WORDS, Kernel, dims_of
+from ingot.compiler.codegen.abi import FAILURE_DETAILS, FAILURE_SITE, RECORD_WORDS, Kernel
 from ingot.compiler.codegen.analysis import Analysis
 from ingot.compiler.codegen.builder import I1, I64, POINTER, Builder, Module, Value, integer
 from ingot.compiler.codegen.emit import FunctionEmitter, Program, symbol_text
@@ -136,6 +136,10 @@ class _EntryEmitter(FunctionEmitter):
 
     # --- memory and calls
 
+    def _parallel(self, loop: loops.For, extent: Dim) -> None:
+        """Around calls nothing is gained by threads: the kernels use them."""
+        self._serial(loop, extent)
+
     def _memory_for(self, statement: loops.Alloc) -> Value:
         if statement.offset is None:
             return super()._memory_for(statement)
@@ -147,7 +151,7 @@ class _EntryEmitter(FunctionEmitter):
             raise CodegenError(f"{call.function.name} is called with {len(call.arguments)} buffers")
         can_fail = bool(callee.kernel.sites)
         arguments = [self._pointer(buffer) for buffer in call.arguments]
-        arguments += [self.indices.value(symbol) for symbol in dims_of(call.function)]
+        arguments += [self.indices.value(symbol) for symbol in callee.kernel.dims]
         arguments.append(self.pool_value())
         arguments.append(self.frame.failure() if can_fail else Value(POINTER, "ptr", "null"))
         self._timed(callee, lambda: self.builder.call_effect(symbol_text(callee.symbol), "void", *arguments))
@@ -269,7 +273,9 @@ def _sizes(builder: Builder, interface: Interface) -> _CheckedIndices:
 def _dim_value(builder: Builder, dims: Value, slots: Mapping[str, int], atom: Atom) -> Value:
     if not isinstance(atom, Symbol) or atom.name not in slots:
         known = ", ".join(slots) or "none"
-        raise CodegenError(f"the program uses the dim {symbolic.to_text(atom)}, which is not passed to it (dims: {known})")
+        raise CodegenError(
+            f"the program uses the dim {symbolic.to_text(atom)}, which is not passed to it (dims: {known})"
+        )
     return _load_word(builder, dims, slots[atom.name], I64)
 
 

@@ -225,9 +225,7 @@ class Expressions:
             with builder.at(scope):
                 incoming.append((builder.splat(value, widest) if widest else value, scope.block))
                 builder.branch(after)
-        before.block.terminator = (
-            f"br i1 {condition.ref}, label %{arms[0][0].name}, label %{arms[1][0].name}"
-        )
+        before.block.terminator = f"br i1 {condition.ref}, label %{arms[0][0].name}, label %{arms[1][0].name}"
         before.block = after
         return builder.phi(after, incoming)
 
@@ -267,32 +265,36 @@ class Expressions:
     def varies(self, atom: Opaque) -> bool:
         """Whether a run-time integer differs between lanes, through the locals it reads."""
         payload: Scalar = atom.payload  # type: ignore[assignment]
+        variable = None if self.frame.lanes is None else self.frame.lanes.variable
         for node in nodes(payload):
-            if isinstance(node, Read):
-                found = self.frame.locals.get(node.local)
-                if found is not None and found.lanes:
-                    return True
-            elif isinstance(node, Load) and self.frame.lanes is not None:
-                if any(self.frame.lanes.variable in symbolic.atoms(position) for position in node.index):
-                    return True
+            match node:
+                case Read(local):
+                    found = self.frame.locals.get(local)
+                    if found is not None and found.lanes:
+                        return True
+                case Load(index=index):
+                    if any(variable in symbolic.atoms(position) for position in index):
+                        return True
         return False
 
     def _bounded(self, node: BoundedIndex, value: Value) -> Value:
         frame, builder = self.frame, self.frame.builder
         index = as_index(frame, value, node.value.dtype.kind == "int")
         extent = frame.indices.value(node.extent)
-        if frame.condition is not None and not index.lanes:
-            index = frame.splat(index)
         if index.lanes:
             return self._bounded_lanes(node, index, builder.splat(extent, index.lanes))
-        place = builder.place_of((index, extent))
-        key = ("bounded", index.ref, extent.ref, node.site)
+        # Under a condition that differs between lanes the check is for the lanes in which it holds, if any.
+        active = frame.active() if frame.condition is not None else None
+        place = builder.place_of((index, extent)) if active is None else builder.scope
+        key = ("bounded", index.ref, extent.ref, node.site, active and active.ref)
         known = builder.recall(key)
         if known is not None:
             return known
         with builder.at(place):
             wrapped = self._wrapped(index, extent)
             fine = builder.icmp("<", wrapped, extent, "u")
+            if active is not None:
+                fine = builder.or_(fine, builder.not_(frame.any_lane(active)))
             frame.fail_unless(fine, Failure.INDEX_OUT_OF_RANGE, lambda: (index, extent), node.site)
             place.known[key] = wrapped
         return wrapped

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from llvmlite import ir
 
@@ -26,7 +27,6 @@ from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim, Opaque
 from ingot.compiler.target import Target
 
-
 _TESTS = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -43,7 +43,7 @@ class Lanes:
     variable: Dim
     width: int
     extent: Dim  # equal to width: all lanes run
-    tail: Value | None  # lanes below the extent; None: all of them
+    bound: Value | None = None  # the extent, when only the lanes below it run
 
 
 class Sites:
@@ -102,10 +102,16 @@ class Frame:
 
     def active(self) -> Value | None:
         """The lanes that run; None: all."""
+        tail = self.tail()
+        if self.condition is None or tail is None:
+            return self.condition or tail
+        return self.builder.and_(tail, self.condition)
+
+    def tail(self) -> Value | None:
+        """The lanes below the vector loop's extent; None: all."""
         assert self.lanes is not None
-        if self.condition is None or self.lanes.tail is None:
-            return self.condition or self.lanes.tail
-        return self.builder.and_(self.lanes.tail, self.condition)
+        bound = self.lanes.bound
+        return None if bound is None else self.compare_lanes("<", 1, bound, is_small=True)
 
     @contextmanager
     def where(self, condition: Value) -> Iterator[None]:
@@ -180,7 +186,7 @@ class Frame:
         scope.block = go_on
 
 
-def _unset(*_: object) -> Value:
+def _unset() -> Any:
     raise AssertionError("not available in this function")
 
 

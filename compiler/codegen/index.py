@@ -212,7 +212,8 @@ class Indices:
         rest, number = self.unrolled.parts(dim)
         if not self.varies(rest):
             return self.value(dim)
-        assert self.lane is not None and not isinstance(rest, int)
+        assert self.lane is not None
+        assert not isinstance(rest, int)
         stride, first = self.affine(rest)
         if stride is not None:
             start = self._splat(self.value(first + number))

@@ -59,9 +59,7 @@ class Memory:
         return all(
             symbolic.is_nonnegative(position) and symbolic.less(position, extent)
             for position, extent in zip(map(resolve, index), buffer.shape, strict=True)
-        ) and not any(
-            isinstance(atom, symbolic.Opaque) for position in index for atom in symbolic.atoms(position)
-        )
+        ) and not any(isinstance(atom, symbolic.Opaque) for position in index for atom in symbolic.atoms(position))
 
     def pointer(self, buffer: Buffer, rest: Dim, number: int) -> Value:
         base = self.frame.pointers.get(buffer)
@@ -77,7 +75,7 @@ class Memory:
         if self.frame.lanes is None:
             return self._load_one(buffer, *offset)
         is_safe = self.frame.condition is None or self.is_inside(buffer, index)
-        mask = self.frame.lanes.tail if is_safe else self.frame.active()
+        mask = self.frame.tail() if is_safe else self.frame.active()
         if not self.frame.indices.varies(offset[0]):
             return self._load_one(buffer, *offset) if is_safe else self._load_if_any(buffer, offset, mask)
         return self._load_lanes(buffer, offset, mask)

@@ -161,9 +161,7 @@ def _safe_divisor(op: Operation, x: Value, y: Value) -> tuple[Value, Value]:
     unsafe = is_zero
     if op.is_signed:
         lowest = op.number(x, -(1 << (op.dtype.bits - 1)))
-        overflows = builder.and_(
-            builder.icmp("==", x, lowest, "u"), builder.icmp("==", y, op.number(y, -1), "u")
-        )
+        overflows = builder.and_(builder.icmp("==", x, lowest, "u"), builder.icmp("==", y, op.number(y, -1), "u"))
         unsafe = builder.or_(is_zero, overflows)
     # x / 1 is x and x % 1 is 0: just what wrapping division by -1 gives for the lowest integer
     return builder.select(unsafe, op.number(y, 1), y), is_zero

@@ -56,7 +56,7 @@ class UnrolledVariables:
         return rest + constant
 
     def _split(self, uses: _Uses, numbers: tuple[int | None, ...]) -> Parts:
-        mapping = {v: n for v, n in zip(uses.variables, numbers, strict=True) if n is not None}
+        mapping: dict[Dim, int] = {v: n for v, n in zip(uses.variables, numbers, strict=True) if n is not None}
         constant = uses.dim.constant
         kept: list[tuple[Monomial, int]] = []
         changed: Dim = 0

@@ -12,6 +12,7 @@ import numpy as np
 from ingot.compiler.codegen.abi import RECORD_WORDS, SUPPORT, Kernel, dims_of, module_text
 from ingot.compiler.codegen.emit import emit_kernel
 from ingot.compiler.codegen.link import link
+from ingot.compiler.codegen.objects import LEVEL, PASSES
 from ingot.compiler.codegen.parallel import emit_objects
 from ingot.compiler.codegen.pool import pool_module
 from ingot.compiler.ir import loops, symbolic
@@ -42,14 +43,7 @@ class Native:
         self.functions = {function.name: function for function in functions}
         assert len(self.functions) == len(functions), "two functions have one name"
         self.kernels: dict[str, Kernel] = {f.name: emit_kernel(f, f.name, target) for f in functions}
-        kernels = list(self.kernels.values())
-        texts = [module_text(kernels[n : n + BATCH]) for n in range(0, len(kernels), BATCH)]
-        objects = emit_objects(
-            [*texts, SUPPORT, pool_module(target.triple)],
-            target.triple, target.cpu, target.features, workers=2, passes=(),
-        )  # fmt: skip
-        self.image = LoadedImage(link(objects, [*self.functions, POOL_CREATE]))
-        self.calls: dict[str, object] = {}
+        self.image = LoadedImage(link(_objects(list(self.kernels.values()), target), [*self.functions, POOL_CREATE]))
 
     def __call__(self, name: str, *arrays: np.ndarray, dims: Sequence[int] = (), pool: int = 0) -> Failure | None:
         function = self.functions[name]
@@ -67,6 +61,17 @@ class Native:
     def pool(self, threads: int) -> int:
         self.image.pin()
         return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(self.image.address(POOL_CREATE))(threads)
+
+
+def objects_of(functions: Sequence[loops.Function], target: Target) -> list[bytes]:
+    """Everything an image of these functions needs."""
+    return _objects([emit_kernel(f, f.name, target) for f in functions], target)
+
+
+def _objects(kernels: list[Kernel], target: Target) -> list[bytes]:
+    texts = [module_text(kernels[n : n + BATCH]) for n in range(0, len(kernels), BATCH)]
+    carried = [SUPPORT, pool_module(target.triple)]
+    return emit_objects([*texts, *carried], target.triple, target.cpu, target.features, LEVEL, workers=2, passes=PASSES)
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -43,9 +43,7 @@ def gemm_tile(rows: int, vectors: int, width: int, extent=None, k_unrolled: int 
         return unrolled(rows, lambda r: unrolled(vectors, lambda q: lanes(r, q)))
 
     def step(k):
-        return tile(
-            lambda r, j: Store(acc, (r, j), apply("fma", Load(a, (r, k)), Load(b, (k, j)), Load(acc, (r, j))))
-        )
+        return tile(lambda r, j: Store(acc, (r, j), apply("fma", Load(a, (r, k)), Load(b, (k, j)), Load(acc, (r, j)))))
 
     return Function(
         f"gemm_{rows}x{vectors * width}" + ("" if extent is None else f"_cut_{extent}"),
@@ -229,7 +227,9 @@ def test_conditions_that_differ_between_lanes(rng: np.random.Generator) -> None:
 
     for extent in (8, 5):
         function = Function(
-            "lanes", (x, y), (Alloc(acc), vector(8, lambda v: Store(acc, (v,), constant(3, f32))), vector(8, body, extent))
+            "lanes",
+            (x, y),
+            (Alloc(acc), vector(8, lambda v: Store(acc, (v,), constant(3, f32))), vector(8, body, extent)),
         )
         data = [rng.standard_normal(8).astype(np.float32), rng.standard_normal(8).astype(np.float32)]
         agree([function], {"lanes": data})
@@ -307,7 +307,9 @@ def test_failures_name_the_first_lane(width: int) -> None:
 
     def body(i):
         bad = apply("lt", Load(x, (i,)), constant(0, i32))
-        return Fail(bad, Failure.CHECK_FAILED, "positive", (Load(x, (i,)), constant(7, i32))), Store(y, (i,), Load(x, (i,)))
+        return Fail(bad, Failure.CHECK_FAILED, "positive", (Load(x, (i,)), constant(7, i32))), Store(
+            y, (i,), Load(x, (i,))
+        )
 
     loops_ = (
         (serial(M, body),)

@@ -187,7 +187,9 @@ def test_loops_slices_and_branches_around_calls(rng: np.random.Generator) -> Non
 
 def checked(name: str, code: int) -> Function:
     x = Buffer("x", i64, ())
-    return Function(name, (x,), (Fail(apply("eq", Load(x, ()), constant(code, i64)), code, f"site of {name}", (Load(x, ()),)),))
+    return Function(
+        name, (x,), (Fail(apply("eq", Load(x, ()), constant(code, i64)), code, f"site of {name}", (Load(x, ()),)),)
+    )
 
 
 def lookup() -> Function:

@@ -8,20 +8,21 @@ import itertools
 import numpy as np
 import pytest
 
+from ingot.compiler.codegen.link import link
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import FUNCTIONS, Apply, Buffer, Cast, Function, Load
 from ingot.compiler.ir.types import DTYPES, DType, bf16, boolean, f16, f32, f64, i32
-from ingot.compiler.target import Target
-from tests.codegen.running import RUNNABLE, Native, elementwise
+from ingot.compiler.target import NAMED, Target
+from tests.codegen.running import RUNNABLE, Native, elementwise, objects_of
 
 N = symbolic.Symbol("n", 0)
 LENGTH = 203  # no multiple of any vector's width
 
 # Elementary functions are accurate to a few units in the last place (tests of codegen.math say how many).
 EXACT = {
-    "sqrt", "floor", "ceil", "round", "trunc", "neg", "abs", "sign", "not", "isnan", "isinf", "add", "sub", "mul",
-    "div", "floordiv", "truncdiv", "mod", "fmod", "copysign", "max", "min", "and", "or", "xor", "shl", "shr", "eq", "ne",
-    "lt", "le", "gt", "ge", "select",
+    "sqrt", "floor", "ceil", "round", "trunc", "neg", "abs", "sign", "not", "isnan", "isinf", "add", "sub",
+    "mul", "div", "floordiv", "truncdiv", "mod", "fmod", "copysign", "max", "min", "and", "or", "xor", "shl", "shr",
+    "eq", "ne", "lt", "le", "gt", "ge", "select",
 }  # fmt: skip
 TOLERANCE = {"f64": 1e-14, "f32": 3e-6, "f16": 1e-3, "bf16": 1e-2}
 
@@ -125,7 +126,7 @@ def test_functions_mean_what_numpy_says(target: str, rng: np.random.Generator) -
             assert native(name_of(function, dtype, width), *arrays, found, dims=[LENGTH]) is None
             results.append(found)
         if without_nans(results[0]) != without_nans(results[1]):
-            wrong.append(f"{function.name} {dtype}: scalar and vector differ at {differences(*results, arrays)}")
+            wrong.append(f"{function.name} {dtype}: scalar and vector differ at {differences(results[0], results[1], arrays)}")
         if not agrees(function, dtype, results[0], expected):
             wrong.append(f"{function.name} {dtype}: {differences(results[0], expected, arrays)}")
     assert not wrong, "\n".join(wrong)
@@ -216,6 +217,16 @@ def test_casts_mean_what_numpy_says(target: str, rng: np.random.Generator) -> No
             if not same.all():
                 wrong.append(f"{name}: {differences(found, expected, [x])}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("target", [name for name in NAMED if name not in RUNNABLE])
+def test_other_machines_need_no_library(target: str) -> None:
+    """Objects that this machine cannot run link without undefined names: every function, scalar and in vectors."""
+    machine = Target.named(target)
+    functions = [kernel(f, d, w) for f, d in CASES if d.bits in (16, 32) for w in (0, machine.lanes(d.itemsize))]
+    functions += [cast_kernel(a, b, w) for a, b in CASTS if a.is_float or b.is_float for w in (0, machine.lanes(4))]
+    image = link(objects_of(functions, machine), [function.name for function in functions])
+    assert {f.name for f in image.functions} >= {function.name for function in functions}
 
 
 def test_wide_types_are_those_of_the_target() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ingot.compiler.codegen.abi import dims_of
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Function, Prefetch, Store, View
 from ingot.compiler.ir.scalar import (
@@ -21,7 +22,6 @@ from ingot.compiler.ir.scalar import (
     select,
 )
 from ingot.compiler.ir.types import DTYPES, bf16, boolean, f32, f64, i8, i32, i64
-from ingot.compiler.target import Target
 from ingot.runtime.abi import Failure
 from tests.codegen.running import HOST, RUNNABLE, Native, agree, elementwise, guarded, serial, unrolled, vector
 
@@ -255,6 +255,25 @@ def test_run_time_indices_are_checked_only_where_they_are_used(width: int) -> No
     assert failure.details[:2] == (4, 4)
 
 
+def test_a_run_time_index_that_all_lanes_share_under_their_conditions() -> None:
+    """It is checked only if some lane wants it."""
+    table, index, out = Buffer("table", f32, (4,)), Buffer("index", i32, (1,)), Buffer("out", f32, (N,))
+
+    def value(i) -> Scalar:
+        found = Load(table, (bounded_index(Load(index, (0,)), 4, "lookup"),))
+        return select(predicate(i, "ge", 20), found, constant(-1, f32))
+
+    function = elementwise("shared", [table, index], out, value, 8)
+    data = guarded(np.arange(4, dtype=np.float32))
+    native = Native([function])
+    for length, place, expected in ((20, 9, None), (24, 3, None), (24, 4, (4, 4)), (21, -5, (-5, 4))):
+        found = guarded(np.zeros(length, np.float32))
+        failure = native("shared", data, np.array([place], np.int32), found, dims=[length])
+        assert (failure and failure.details[:2]) == expected
+        if expected is None:
+            np.testing.assert_array_equal(found, np.where(np.arange(length) < 20, -1, place))
+
+
 def test_stores_to_run_time_indices(rng: np.random.Generator) -> None:
     index, x, out = Buffer("index", i64, (M,)), Buffer("x", f32, (M,)), Buffer("out", f32, (M,))
 
@@ -377,22 +396,4 @@ def test_index_arithmetic_of_every_kind() -> None:
 
 
 def _names(function: Function) -> set[str]:
-    from ingot.compiler.codegen.abi import dims_of
-
     return {symbol.name for symbol in dims_of(function)}
-
-
-def test_every_target_compiles_everything_here() -> None:
-    """Objects for machines that this one cannot run: nothing is left to a library."""
-    from ingot.compiler.codegen.link import link
-    from ingot.compiler.codegen.parallel import emit_objects
-
-    from ingot.compiler.codegen.abi import SUPPORT
-    from ingot.compiler.codegen.emit import emit_kernel
-
-    for name in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64"):
-        target = Target.named(name)
-        functions = [gather(0), gather(target.lanes(4))]
-        texts = [emit_kernel(f, f.name, target).text for f in functions]
-        objects = emit_objects([*texts, SUPPORT], target.triple, target.cpu, target.features, passes=())
-        assert link(objects, [f.name for f in functions]).memory_bytes > 0
