@@ -123,7 +123,7 @@ def minimax(problem: Problem, samples: Samples, fixed: Solution) -> Solution:
     count = len(free) + len(free_bottom) + 1
     if count > 1:
         grid = problem.grid
-        chosen = [round((1 - np.cos(np.pi * (i + 0.5) / count)) / 2 * (grid - 1)) for i in range(count)]
+        chosen = [round(i * (grid - 1) / (count - 1)) for i in range(count)]  # the grid itself crowds at the ends
         best, best_error = solution, mpf("inf")
         for _ in range(30):
             solution = _solve(samples, chosen, problem, fixed, solution)
@@ -145,19 +145,25 @@ def nearest(number: mpf, bits: int) -> float:
 
 
 def fit(problem: Problem, bits: int, exact: Mapping[int, float] | None = None) -> Solution:
-    """Round coefficients from the constant term upwards, refitting the rest after each.
-
-    ``exact`` gives coefficients that are prescribed.
+    """The best of two roundings: all coefficients at once, or one after the other from the constant term upwards,
+    refitting the rest after each. ``exact`` gives coefficients that are prescribed.
     """
     samples = sample(problem)
-    fixed = Solution({k: mpf(v) for k, v in (exact or {}).items()})
+    prescribed = {k: mpf(v) for k, v in (exact or {}).items()}
+    ideal = minimax(problem, samples, Solution(dict(prescribed)))
+    at_once = Solution(
+        {k: mpf(nearest(v, bits)) for k, v in ideal.numerator.items()},
+        {k: mpf(nearest(v, bits)) for k, v in ideal.denominator.items()},
+    )
+    at_once.error = max(abs(_weighted_error(at_once, samples)))
+    in_turn = Solution(dict(prescribed))
     for power in sorted({*problem.numerator, *problem.denominator}):
-        for top in (True, False):
-            powers, held = (
-                (problem.numerator, fixed.numerator) if top else (problem.denominator, fixed.denominator)
-            )
+        for powers, held, top in (
+            (problem.numerator, in_turn.numerator, True),
+            (problem.denominator, in_turn.denominator, False),
+        ):
             if power in powers and power not in held:
-                best = minimax(problem, samples, fixed)
-                coefficient = (best.numerator if top else best.denominator)[power]
-                held[power] = mpf(nearest(coefficient, bits))
-    return minimax(problem, samples, fixed)
+                best = minimax(problem, samples, in_turn)
+                held[power] = mpf(nearest((best.numerator if top else best.denominator)[power], bits))
+    in_turn.error = max(abs(_weighted_error(in_turn, samples)))
+    return min(at_once, in_turn, key=lambda solution: solution.error)

@@ -18,7 +18,7 @@ from mpmath import mp, mpf
 import mpmath
 
 from ingot.compiler.codegen.math import coefficients
-from tests.codegen.fit_polynomials import Problem, Solution, fit
+from tests.codegen.fit_polynomials import Problem, Solution, fit, nearest
 
 DIGITS = 40
 mp.dps = DIGITS
@@ -77,6 +77,10 @@ def exponential_tables() -> Sequence[Table]:
             -0.5, 0.5, range(degree + 1), weight=lambda r: r**2 / 2**r,
         )
         tables.append(Table("POWER_OF_TWO", form, tail))
+    short = Problem(
+        lambda r: mpmath.expm1(r * mp.log(2)) / r, -0.5, 0.5, range(5), weight=lambda r: abs(r) / 2**r
+    )
+    tables.append(Table("POWER_OF_TWO_SHORT", "f32", short))
     for form, degree, sine_degree in (("f32", 2, 2), ("f64", 6, 5)):
         tables.append(odd_table("HYPERBOLIC_SINE", form, mpmath.sinh, half, sine_degree))
         cosine = Problem(
@@ -145,6 +149,65 @@ def trigonometric_tables() -> Sequence[Table]:
     ]
 
 
+GAUSSIAN_CENTRE = mpf("3.75")
+"""erfcx is fitted in t = (a - centre) / (a + centre), which spreads its bend near zero over the interval."""
+
+
+def scaled_complement(a: mpf) -> mpf:
+    """exp(a^2) erfc(a), where neither factor need be a number that fits a machine."""
+    with mp.workdps(2 * DIGITS):
+        return mpmath.exp(a * a) * mpmath.erfc(a)
+
+
+def error_function_tables() -> Sequence[Table]:
+    root, centre = mpmath.sqrt, GAUSSIAN_CENTRE
+
+    def flattened(t: mpf) -> mpf:
+        a = centre * (1 + t) / (1 - t)
+        return (1 + 2 * a) * scaled_complement(a)
+
+    limit = mpf(28)
+    tail = Problem(
+        lambda t: flattened(t) - mpf(5) / 4,
+        -1, (limit - centre) / (limit + centre), range(24), weight=lambda t: 1 / flattened(t), grid=400,
+    )
+
+    def small(degree: int) -> Problem:
+        return Problem(
+            lambda z: mpmath.erf(root(z)) / root(z) - 1,
+            0, 1, range(degree + 1), weight=lambda z: root(z) / mpmath.erf(root(z)),
+        )
+
+    exponent = Problem(
+        lambda a: mpmath.log(mpmath.erfc(a), 2), 1, 4, range(7), weight=lambda a: mpmath.erfc(a) / mpmath.erf(a)
+    )
+    density = mpf(nearest(1 / mp.sqrt(2 * mp.pi), 32))
+
+    def mills(a: mpf) -> mpf:
+        return a * scaled_complement(a / mp.sqrt(2)) / 2
+
+    normal = Problem(
+        lambda a: mills(a) - density,
+        mpf("0.7"), mpf("14.6"), range(4), range(1, 6), weight=lambda a: 1 / mills(a), grid=400,
+    )
+
+    def near(limit: str, degree: int) -> Problem:
+        return Problem(
+            lambda z: mpmath.erf(root(z / 2)) / (2 * root(z)),
+            0, mpf(limit) ** 2, range(degree + 1), weight=lambda z: root(z) / mpmath.erfc(root(z / 2)),
+        )
+
+    return [
+        Table("NORMAL_NEAR", "f32", near("0.7", 4)),
+        Table("NORMAL_NEAR", "f64", near("0.75", 10)),
+        Table("ERROR_FUNCTION", "f32", small(6)),
+        Table("ERROR_FUNCTION", "f64", small(12)),
+        Table("ERROR_FUNCTION_EXPONENT", "f32", exponent),
+        Table("NORMAL_TAIL", "f32", normal),
+        Table("GAUSSIAN_TAIL", "f64", tail),
+    ]
+
+
 def root_tables() -> Sequence[Table]:
     low, high = (mp.sqrt(0.5) - 1) * SLACK, (mp.sqrt(2) - 1) * SLACK
     inverse = Problem(lambda f: mpmath.cbrt(1 + f) ** -1, low, high, range(6))
@@ -152,7 +215,13 @@ def root_tables() -> Sequence[Table]:
 
 
 def all_tables() -> list[Table]:
-    return [*exponential_tables(), *logarithm_tables(), *trigonometric_tables(), *root_tables()]
+    return [
+        *exponential_tables(),
+        *logarithm_tables(),
+        *trigonometric_tables(),
+        *error_function_tables(),
+        *root_tables(),
+    ]
 
 
 HEADER = '"""Fitted coefficients, lowest power first, written by tests/codegen/fitted_functions.py: see there of what."""\n'

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ingot.compiler.codegen.math import (
+    error_function,
     exponential,
     inverse_trigonometric,
     logarithm,
@@ -55,6 +56,9 @@ UNARY: dict[str, Elementary] = {
     "tanh": _both(exponential.tanh, 2.1, 2.1),
     "sigmoid": _both(exponential.sigmoid, 2.0, 2.0),
     "softplus": _both(exponential.softplus, 2.4, 2.0),
+    "erf": Elementary(error_function.erf_f32, error_function.erf_f64, 1.4, 1.0),
+    "erfc": Elementary(error_function.erfc_f32, error_function.erfc_f64, 0.51, 0.8),
+    "gelu": Elementary(error_function.gelu_f32, error_function.gelu_f64, 2.4, 1.3),
     "log": _both(logarithm.log, 1.0, 1.0),
     "log2": _both(logarithm.log2, 1.0, 1.0),
     "log10": _both(logarithm.log10, 1.0, 1.0),
