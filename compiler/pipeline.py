@@ -210,7 +210,8 @@ def _constants(
         inputs = {name: given[name] for name in prologue.input_names}
         folded = dict(zip(prologue.output_names, run_graph(prologue, inputs), strict=True))
     return {
-        spec.name: np.ascontiguousarray(folded[spec.name] if spec.name in folded else given[spec.name])
+        # not np.ascontiguousarray, which gives a scalar an axis
+        spec.name: np.asarray(folded[spec.name] if spec.name in folded else given[spec.name], order="C")
         for spec in manifest.constants
     }
 

@@ -120,6 +120,8 @@ class Memory:
             pointer = self.pointer(buffer, first, number)
             if mask is None:
                 return self._read_vector(buffer, pointer, frame.lanes.width)
+            if self._is_prefix(mask):
+                return self._load_part(buffer, pointer, mask)
             return self._masked(buffer, pointer, mask)
         if stride is not None and mask is None:
             if isinstance(stride, int) and (stride == -1 or 2 <= stride <= WIDEST_SHUFFLE):
@@ -127,6 +129,41 @@ class Memory:
             if not self._prefers_gather(buffer):
                 return self._load_each(buffer, first, number, stride)
         return self._gather(buffer, self._pointers(buffer, offset), mask)
+
+    def _is_prefix(self, mask: Value) -> bool:
+        """Whether the lanes are those below a constant, which need no mask."""
+        return mask.scope is None
+
+    def _load_part(self, buffer: Buffer, pointer: Value, mask: Value) -> Value:
+        """The lanes below a constant extent: plain loads of powers of two, or one masked load if that is less."""
+        assert self.frame.lanes is not None
+        width, pieces = self.frame.lanes.width, _pieces(self._prefix())
+        if len(pieces) > 1 and self.frame.target.has_mask_for(buffer.dtype.itemsize):
+            return self._masked(buffer, pointer, mask)
+        builder, element = self.builder, memory_text(buffer.dtype)
+        result: Value | None = None
+        for start, size in pieces:
+            place = builder.offset(pointer, element, integer(start)) if start else pointer
+            part = builder.shuffle(self._read_vector(buffer, place, size), None, _placed(0, size, width))
+            if result is None:
+                result = part
+            else:
+                lanes = [lane if lane < start else width + lane - start for lane in range(start + size)]
+                result = builder.shuffle(result, part, lanes + [-1] * (width - len(lanes)))
+        assert result is not None
+        return result
+
+    def _prefix(self) -> int:
+        assert self.frame.lanes is not None
+        assert isinstance(self.frame.lanes.extent, int)
+        return self.frame.lanes.extent
+
+    def _store_part(self, buffer: Buffer, pointer: Value, value: Value) -> None:
+        """The lanes below a constant extent; some processors take ten times longer for a masked store."""
+        builder, element = self.builder, memory_text(buffer.dtype)
+        for start, size in _pieces(self._prefix()):
+            place = builder.offset(pointer, element, integer(start)) if start else pointer
+            self._write(buffer, place, builder.shuffle(value, None, range(start, start + size)))
 
     def _masked(self, buffer: Buffer, pointer: Value, mask: Value) -> Value:
         kind = memory_type(buffer.dtype, mask.lanes)
@@ -215,7 +252,9 @@ class Memory:
         stride, first = frame.indices.affine(rest)
         if stride == 1:
             pointer = self.pointer(buffer, first, number)
-            if mask is not None:
+            if mask is not None and self._is_prefix(mask):
+                self._store_part(buffer, pointer, value)
+            elif mask is not None:
                 name = f"llvm.masked.store.{mangled(value.type)}.p0"
                 function = self.builder.program.declare(name, "void", f"{value.text}, ptr, {mask.text}")
                 aligned = f"ptr align {buffer.dtype.itemsize} {pointer.ref}"
@@ -275,4 +314,24 @@ class Memory:
 
 def _moved(rest: Dim, number: int, distance: Dim) -> Parts:
     """The offset `distance` elements further on."""
-    return (rest, number + distance) if isinstance(distance, int) else (rest + distance, number)
+    if isinstance(distance, int):
+        return rest, number + distance
+    total = rest + distance
+    if isinstance(total, int):
+        return 0, number + total
+    return total - total.constant, number + total.constant
+
+
+def _pieces(extent: int) -> list[tuple[int, int]]:
+    """(start, size) of powers of two that add up to the extent, the largest first."""
+    pieces, start = [], 0
+    while start < extent:
+        size = 1 << ((extent - start).bit_length() - 1)
+        pieces.append((start, size))
+        start += size
+    return pieces
+
+
+def _placed(start: int, size: int, width: int) -> list[int]:
+    """A shuffle that puts `size` lanes at `start` and leaves the others undefined."""
+    return [lane - start if start <= lane < start + size else -1 for lane in range(width)]

@@ -174,4 +174,5 @@ class Registers:
             value = one.value
             if one.value.ref != other.value.ref:
                 value = self.frame.builder.phi(block, [(one.value, first[1]), (other.value, second[1])])
-            self.slots[place[0]][place[1]] = Slot(value, defined, one.unblended or other.unblended)
+            unblended = one.unblended if one.unblended is not None else other.unblended
+            self.slots[place[0]][place[1]] = Slot(value, defined, unblended)

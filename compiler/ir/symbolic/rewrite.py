@@ -132,7 +132,7 @@ def linear_coefficient(dim: Dim, variable: Atom) -> Dim | None:
     powers = polynomial_in(dim, variable)
     if max(powers) > 1 or any(variable in atoms(coefficient) for coefficient in powers.values()):
         return None
-    return powers[1]
+    return powers.get(1, 0)  # a variable with one possible value is that value in every sum
 
 
 def without(dim: Dim, variable: Atom) -> Dim:
