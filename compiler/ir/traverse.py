@@ -9,9 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.scalar import BoundedIndex, Buffer, IndexValue, Load, Reduce, Scalar, children
+from ingot.compiler.ir.scalar import (
+    Apply,
+    Bitcast,
+    BoundedIndex,
+    Buffer,
+    Cast,
+    IndexValue,
+    Load,
+    Reduce,
+    Scalar,
+    children,
+)
 from ingot.compiler.ir.symbolic import Atom, Dim, Opaque, Symbol, Variable
 from ingot.compiler.ir.tensor import Kernel
+
+_COMPUTATIONS = (Apply, Bitcast, BoundedIndex, Cast, Reduce)
 
 
 def payloads(dim: Dim) -> list[Scalar]:
@@ -49,6 +62,25 @@ def nodes(*scalars: Scalar) -> Iterator[Scalar]:
         for dim in dims_of(node):
             inner.extend(payloads(dim))
         stack.extend(reversed(inner))
+
+
+def shared_nodes(root: Scalar) -> list[Scalar]:
+    """The computations that are used more than once below the root, operands first. Bodies of reductions are
+    roots of their own: what they share stays inside."""
+    uses: dict[int, int] = {}
+    order: list[Scalar] = []
+    stack = [(root, False)]
+    while stack:
+        node, finished = stack.pop()
+        if finished:
+            order.append(node)
+            continue
+        uses[id(node)] = uses.get(id(node), 0) + 1
+        if uses[id(node)] == 1:
+            stack.append((node, True))
+            operands = () if isinstance(node, Reduce) else children(node)
+            stack.extend((operand, False) for operand in reversed(operands))
+    return [node for node in order if uses[id(node)] > 1 and isinstance(node, _COMPUTATIONS)]
 
 
 def statement_scalars(statement: loops.Statement) -> tuple[Scalar, ...]:

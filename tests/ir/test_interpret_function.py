@@ -175,6 +175,23 @@ def test_select_is_lazy_and_prefetch_does_nothing():
     assert run(function, np.ones(2, np.float32), np.zeros(4, np.float32))[1].tolist() == [1, 1, -1, -1]
 
 
+def test_shared_parts_are_computed_once_and_only_where_they_are_wanted():
+    """Doubling sixty times is sixty additions; a part that no chosen arm wants is not computed at all."""
+    double = ", ".join(["a0 = x[] + x[]", *(f"a{n} = a{n - 1} + a{n - 1}" for n in range(1, 60))])
+    function = f"""
+    function f(x: f32[], y: f32[], ids: i64[2], z: f32[2]) {{
+      y[] = let {double} in a59
+      for i in 2 {{
+        z[i] = let p = -z[bounded(ids[i], 2, "here")] in select(ids[i] < 2, p + p, 0.0)
+      }}
+    }}
+    """
+    arrays = np.ones((), np.float32), np.zeros((), np.float32), np.array([1, 99]), np.ones(2, np.float32)
+    _, y, _, z = run(function, *arrays)
+    assert y == 2.0**60
+    assert z.tolist() == [-2, 0]
+
+
 def test_scalars_have_exactly_their_type():
     function = """
     function f(y: i8[2], z: f32[1], w: u8[1]) {

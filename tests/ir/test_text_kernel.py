@@ -83,14 +83,41 @@ def test_text_does_not_depend_on_the_order_in_which_variables_were_made():
     assert "x[i + i_1]" in text.print_kernel(kernel(late, second))
 
 
-def test_shared_reductions_are_named_apart_but_scopes_are_reused():
+def test_names_are_used_again_in_another_scope():
     x, y = Buffer("x", f32, (4,)), Buffer("y", f32, (2,))
     k = Variable("k", 0, 3)
-    total = Reduce("sum", (k,), (4,), Load(x, (k,)))
-    kernel = Kernel("k", (x,), (y,), (Definition(y, axes((2,)), ir.apply("add", total, total)),))
+    totals = [Reduce("sum", (k,), (4,), Load(x, (k,))) for _ in range(2)]
+    kernel = Kernel("k", (x,), (y,), (Definition(y, axes((2,)), ir.apply("add", *totals)),))
     printed = text.print_kernel(kernel)
     assert "sum(k < 4: x[k]) + sum(k < 4: x[k])" in printed
     assert text.print_kernel(text.parse_kernel(printed)) == printed
+
+
+def test_what_is_shared_is_written_once_and_read_back_shared():
+    x, y = Buffer("x", f32, (4,)), Buffer("y", f32, (2,))
+    k = Variable("k", 0, 3)
+    square = ir.apply("mul", Load(x, (k,)), Load(x, (k,)))
+    inner = ir.apply("add", square, ir.apply("neg", square))
+    total = Reduce("sum", (k,), (4,), inner)
+    kernel = Kernel("k", (x,), (y,), (Definition(y, axes((2,)), ir.apply("max", total, total)),))
+    printed = text.print_kernel(kernel)
+    assert "let t = sum(k < 4: let t = x[k] * x[k] in t + -t) in max(t, t)" in printed
+    again = text.parse_kernel(printed)
+    assert text.print_kernel(again) == printed
+    value = again.definitions[0].value
+    assert isinstance(value, ir.Apply)
+    assert value.args[0] is value.args[1]
+
+
+def test_text_grows_with_what_is_computed_not_with_how_often_it_is_used():
+    x, y = Buffer("x", f32, ()), Buffer("y", f32, ())
+    value: ir.Scalar = Load(x, ())
+    for _ in range(60):
+        value = ir.apply("add", value, value)
+    kernel = Kernel("k", (x,), (y,), (Definition(y, (), value),))
+    printed = text.print_kernel(kernel)
+    assert len(printed) < 2000
+    assert interpret.run_kernel(text.parse_kernel(printed), [np.ones((), np.float32)])[0] == 2.0**60
 
 
 def test_bounds_of_a_variable_are_said_when_the_extent_does_not_say_them():
@@ -203,6 +230,8 @@ def test_neutral_names_make_renamed_kernels_alike():
         ("kernel k() -> (y: f32[2]) {\n  y[i < y] = 1\n}", 2, 9, "'y' is a buffer, not an index"),
         ('kernel k() -> (y: f32[2]) {\n  y[i < 2] = "x\n}', 2, 14, "does not end"),
         ("kernel k() -> (y: f32[2]) {\n  y[i < 2] = ?\n}", 2, 14, "no part of the IR's text"),
+        ("kernel k() -> (y: f32[]) {\n  y[] = let a = f32(1) in b\n}", 2, 27, "'b' is not known here"),
+        ("kernel k() -> (y: f32[]) {\n  y[] = let a = f32(1) a\n}", 2, 24, "expected 'in' and what is computed"),
         ("dim n in [0, m]\nkernel k() -> () {\n}", 1, 5, "needs constant bounds"),
         ("dim n in [0, 1]\ndim n in [0, 2]\nkernel k() -> () {\n}", 2, 5, "is declared twice"),
     ],

@@ -29,6 +29,7 @@ from ingot.compiler.ir.scalar import (
     cast_array,
 )
 from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque
+from ingot.compiler.ir.traverse import shared_nodes
 from ingot.compiler.ir.types import DType
 
 Environment = dict[Any, Any]
@@ -45,6 +46,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 class Closures:
     def __init__(self, where: str) -> None:
         self.where = where
+        self._shared: dict[int, Evaluate] = {}  # computations of the current expression that are used again
 
     # --- index arithmetic ------------------------------------------------------------------------
 
@@ -151,9 +153,21 @@ class Closures:
     # --- scalars ---------------------------------------------------------------------------------
 
     def scalar(self, scalar: Scalar) -> Evaluate:
-        return unwind(self._scalar(scalar))
+        """What is shared inside the expression is computed once, when it is first wanted."""
+        outer, self._shared = self._shared, {}
+        parts: list[object] = []
+        for node in shared_nodes(scalar):
+            key, evaluate = object(), unwind(self._node(node))
+            self._shared[id(node)] = _remembered(key, evaluate)
+            parts.append(key)
+        evaluate = unwind(self._scalar(scalar))
+        self._shared = outer
+        return _forgetting(parts, evaluate) if parts else evaluate
 
     def _scalar(self, scalar: Scalar) -> Call[Evaluate]:
+        return self._shared.get(id(scalar)) or (yield self._node(scalar))
+
+    def _node(self, scalar: Scalar) -> Call[Evaluate]:
         match scalar:
             case Const(value, dtype):
                 constant = np.asarray(value, dtype.numpy)[()]
@@ -224,6 +238,24 @@ class Closures:
             return np.int64(position)
 
         return bounded
+
+
+def _remembered(key: object, evaluate: Evaluate) -> Evaluate:
+    def remembered(env: Environment) -> Any:
+        if key not in env:
+            env[key] = evaluate(env)
+        return env[key]
+
+    return remembered
+
+
+def _forgetting(keys: list[object], evaluate: Evaluate) -> Evaluate:
+    def forgetting(env: Environment) -> Any:
+        for key in keys:
+            env.pop(key, None)
+        return evaluate(env)
+
+    return forgetting
 
 
 def _exact(dtype: DType) -> Callable[[Any], Any]:

@@ -2,8 +2,9 @@
 
     dim    := + - * // % over integers, names, min(...), max(...), bounded(...), opaque(scalar, [low, high])
     type   := dtype[dim, ...] | (type, ...)
-    scalar := comparisons, | ^ &, + - * / // %, unary -, over literals, name[dim, ...], name,
-              function(scalar, ...), reduction(name < dim, ...: scalar), cast(scalar, dtype), index(dim),
+    scalar := let name = scalar, ... in value | value
+    value  := comparisons, | ^ &, + - * / // %, unary -, over literals, name[dim, ...], name,
+              function(value, ...), reduction(name < dim, ...: scalar), cast(value, dtype), index(dim),
               bounded(scalar, dim, "site")
 
 A literal without a type, such as the 0 of `max(x[i], 0)`, has the type of the first argument beside it that
@@ -46,7 +47,15 @@ from ingot.compiler.ir.types import DTYPES, DType, TensorType, TupleType, Type, 
 _SIGNS = {sign: (name, precedence) for name, (sign, precedence) in INFIX.items()}
 _SPACES: tuple[Space, ...] = ("global", "arena", "stack", "register")
 
-Named = Variable | Local | Buffer
+
+@dataclass(frozen=True)
+class Shared:
+    """A computation that has a name inside an expression."""
+
+    value: Scalar
+
+
+Named = Variable | Local | Buffer | Shared
 Item = TypeVar("Item", bound=Named)
 
 
@@ -229,7 +238,22 @@ class Reader(Cursor):
 
     def scalar(self, expected: DType | None = None) -> Scalar:
         """`expected` is the type of a bare literal here."""
-        return self._settled(unwind(self._infix(COMPARISON)), expected)
+        return unwind(self._root(expected))
+
+    def _root(self, expected: DType | None = None) -> Call[Scalar]:
+        """let name = scalar, ... in scalar"""
+        if not self.accept("let"):
+            return self._settled((yield self._infix(COMPARISON)), expected)
+        with self.inner_scope():
+            while True:
+                token = self.token
+                name = self.name("a name for a part of the expression")
+                self.expect("=")
+                self.declare(name, Shared(self._settled((yield self._infix(COMPARISON)), None)), token)
+                if not self.accept(","):
+                    break
+            self.expect("in", " and what is computed, or ','")
+            return self._settled((yield self._infix(COMPARISON)), expected)
 
     def scalars(self) -> tuple[Scalar, ...]:
         """Scalars with commas between them, up to a closing bracket."""
@@ -296,6 +320,8 @@ class Reader(Cursor):
             return Load(known, self._bracketed_dims("[", "]"))
         if isinstance(known, Local):
             return Read(known)
+        if isinstance(known, Shared):
+            return known.value
         raise self.error(self._misused(name, known), token)
 
     def _misused(self, name: str, known: Named | None) -> str:
@@ -389,7 +415,7 @@ class Reader(Cursor):
                 if not self.accept(","):
                     break
             self.expect(":", " and what is combined")
-            body = self._settled((yield self._infix(COMPARISON)), None)
+            body = yield self._root()
             self.expect(")")
         variables, extents = tuple(v for v, _ in ranges), tuple(e for _, e in ranges)
         return Reduce(combiner, variables, extents, body)  # type: ignore[arg-type]

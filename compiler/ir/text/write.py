@@ -22,6 +22,7 @@ from ingot.compiler.ir.scalar import (
     Const,
     IndexValue,
     Load,
+    Local,
     Read,
     Reduce,
     Scalar,
@@ -38,6 +39,7 @@ from ingot.compiler.ir.symbolic import (
     Variable,
 )
 from ingot.compiler.ir.text.names import Names, quoted
+from ingot.compiler.ir.traverse import shared_nodes
 from ingot.compiler.ir.types import DType, TensorType, TupleType, Type, i64
 
 # Infix functions: sign and precedence. Operators of one precedence group to the left; comparisons do not.
@@ -90,6 +92,7 @@ class Writer:
 
     def __init__(self, symbols: Iterable[Symbol] = (), neutral: bool = False) -> None:
         self.names = Names(symbols, neutral)
+        self._shared: dict[int, str] = {}  # computations of the current expression that have a name
 
     def name(self, item: object) -> str:
         return quoted(self.names.of(item))
@@ -196,9 +199,24 @@ class Writer:
 
     def scalar(self, scalar: Scalar, expected: DType | None = None) -> str:
         """`expected` is the type that the reader will know a literal to have here."""
-        return unwind(self._scalar(scalar, 0, expected))
+        return unwind(self._root(scalar, expected))
+
+    def _root(self, root: Scalar, expected: DType | None = None) -> Call[str]:
+        """`let name = scalar, ... in scalar`, so that what is computed once is written once."""
+        outer, self._shared = self._shared, {}
+        bindings = []
+        for node in shared_nodes(root):
+            value = yield self._node(node, 0, None)
+            name = self._shared[id(node)] = self.declare(Local("t", node.dtype))
+            bindings.append(f"{name} = {value}")
+        value = yield self._scalar(root, 0, expected)
+        self._shared = outer
+        return f"let {', '.join(bindings)} in {value}" if bindings else value
 
     def _scalar(self, scalar: Scalar, precedence: int = 0, expected: DType | None = None) -> Call[str]:
+        return self._shared.get(id(scalar)) or (yield self._node(scalar, precedence, expected))
+
+    def _node(self, scalar: Scalar, precedence: int, expected: DType | None) -> Call[str]:
         match scalar:
             case Const():
                 return self._constant(scalar, precedence, expected)
@@ -231,7 +249,7 @@ class Writer:
         with self.names.scope():
             pairs = zip(reduce.variables, reduce.extents, strict=True)
             ranges = ", ".join([self.declared_range(v, e) for v, e in pairs])
-            return f"{reduce.combiner}({ranges}: {(yield self._scalar(reduce.body))})"
+            return f"{reduce.combiner}({ranges}: {(yield self._root(reduce.body))})"
 
     def _apply(self, apply: Apply, precedence: int) -> Call[str]:
         name, args = apply.function.name, apply.args
