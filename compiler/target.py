@@ -53,6 +53,10 @@ class Target:
         """Lanes of one vector register."""
         return self.vector_bytes // bytes_per_lane
 
+    def has_mask_for(self, bytes_per_lane: int) -> bool:
+        """Whether loads and stores of lanes of this size take a mask."""
+        return self.has_narrow_mask or (self.has_mask and bytes_per_lane >= 4)
+
     @staticmethod
     @functools.cache
     def host() -> Target:

@@ -539,8 +539,10 @@ class Builder:
         return self.pure(kind, text, f"shufflevector {text} {single.ref}, {text} poison, {zeros}", (single,))
 
     def shuffle(self, a: Value, b: Value | None, lanes: Sequence[int]) -> Value:
+        """The chosen lanes of `a` and, counted on, of `b`; -1: whatever."""
         kind = ir.VectorType(element_of(a.type), len(lanes))
-        mask = f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"
+        mask = ", ".join(f"i32 {lane}" if lane >= 0 else "i32 poison" for lane in lanes)
+        mask = f"<{len(lanes)} x i32> <{mask}>"
         other = b.ref if b is not None else "poison"
         operands = (a,) if b is None else (a, b)
         return self.pure(kind, str(kind), f"shufflevector {a.text} {a.ref}, {a.text} {other}, {mask}", operands)

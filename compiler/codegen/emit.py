@@ -181,12 +181,12 @@ class FunctionEmitter:
         elements = self.indices.resolve(symbolic.product(buffer.shape))
         if not isinstance(elements, int):
             raise CodegenError(f"{buffer!r} is on the stack, so its shape must be constant")
-        return self.reserve(f"[{max(elements, 1)} x {memory_text(buffer.dtype)}]")
+        return self.reserve(f"[{max(elements, 1)} x {memory_text(buffer.dtype)}]", STACK_ALIGNMENT)
 
-    def reserve(self, kind: str) -> Value:
+    def reserve(self, kind: str, align: int = 8) -> Value:
         """Memory in the function's own frame; in the first block, so that it is reserved once."""
         ref = self.builder.fresh()
-        self.builder.blocks[0].lines.append(f"  {ref} = alloca {kind}, align {STACK_ALIGNMENT}")
+        self.builder.blocks[0].lines.append(f"  {ref} = alloca {kind}, align {align}")
         return Value(POINTER, "ptr", ref, self.builder.root)
 
     def _call(self, call: loops.Call) -> None:
@@ -349,7 +349,7 @@ class FunctionEmitter:
             raise CodegenError("a vector loop inside a vector loop")
         if isinstance(extent, int) and extent > loop.width:
             raise CodegenError(f"a vector loop of width {loop.width} has extent {extent}")
-        return self._is_full(loop, extent) or self._can_mask(loop)
+        return isinstance(extent, int) or self._is_full(loop, extent) or self._can_mask(loop)
 
     @staticmethod
     def _is_full(loop: loops.For, extent: Dim) -> bool:
@@ -357,15 +357,14 @@ class FunctionEmitter:
 
     def _can_mask(self, loop: loops.For) -> bool:
         """Without masked memory instructions a part of a vector is a short loop, unless it lives in registers."""
-        target = self.program.target
-        narrow = False
+        narrowest = 8
         for statement in loops.walk(loop.body):
             for buffer, index in accesses(statement):
-                uses_lanes = any(loop.variable in symbolic.atoms(position) for position in index)
-                if self.registers.holds(buffer) and uses_lanes:
-                    return True
-                narrow = narrow or (uses_lanes and buffer.dtype.itemsize < 4)
-        return target.has_narrow_mask or (target.has_mask and not narrow)
+                if any(loop.variable in symbolic.atoms(position) for position in index):
+                    if self.registers.holds(buffer):
+                        return True
+                    narrowest = min(narrowest, buffer.dtype.itemsize)
+        return self.program.target.has_mask_for(narrowest)
 
     def _vector(self, loop: loops.For, extent: Dim) -> None:
         is_full = self._is_full(loop, extent)

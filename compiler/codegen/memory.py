@@ -131,8 +131,9 @@ class Memory:
         return self._gather(buffer, self._pointers(buffer, offset), mask)
 
     def _is_prefix(self, mask: Value) -> bool:
-        """Whether the lanes are those below a constant, which need no mask."""
-        return mask.scope is None
+        """Whether the lanes are those below the loop's constant extent, which need no mask."""
+        tail = self.frame.tail() if mask.scope is None else None
+        return tail is not None and mask.ref == tail.ref
 
     def _load_part(self, buffer: Buffer, pointer: Value, mask: Value) -> Value:
         """The lanes below a constant extent: plain loads of powers of two, or one masked load if that is less."""

@@ -235,6 +235,20 @@ def test_conditions_that_differ_between_lanes(rng: np.random.Generator) -> None:
         agree([function], {"lanes": data})
 
 
+def test_conditions_on_the_number_of_the_lane() -> None:
+    """Known when the code is written, and not the lanes below the extent."""
+    x, y = Buffer("x", f32, (8,)), Buffer("y", f32, (8,))
+    functions, arrays = [], {}
+    for extent in (8, 6):
+        for relation, bound in (("lt", 4), ("ge", 3), ("eq", 5)):
+            name = f"{relation}{bound}_of_{extent}"
+            holds = lambda v, r=relation, b=bound: predicate(2 * v, r, 2 * b)  # noqa: E731
+            loop = vector(8, lambda v, h=holds: If(h(v), (Store(y, (v,), Load(x, (v,))),)), extent)
+            functions.append(Function(name, (x, y), (loop,)))
+            arrays[name] = [np.arange(1, 9, dtype=np.float32), np.zeros(8, np.float32)]
+    agree(functions, arrays)
+
+
 def test_locals_are_bound_once(rng: np.random.Generator) -> None:
     x, y = Buffer("x", f32, (M,)), Buffer("y", f32, (M,))
     square, root = Local("square", f32), Local("root", f32)

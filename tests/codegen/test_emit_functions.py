@@ -126,7 +126,9 @@ def test_functions_mean_what_numpy_says(target: str, rng: np.random.Generator) -
             assert native(name_of(function, dtype, width), *arrays, found, dims=[LENGTH]) is None
             results.append(found)
         if without_nans(results[0]) != without_nans(results[1]):
-            wrong.append(f"{function.name} {dtype}: scalar and vector differ at {differences(results[0], results[1], arrays)}")
+            wrong.append(
+                f"{function.name} {dtype}: scalar and vector differ at {differences(results[0], results[1], arrays)}"
+            )
         if not agrees(function, dtype, results[0], expected):
             wrong.append(f"{function.name} {dtype}: {differences(results[0], expected, arrays)}")
     assert not wrong, "\n".join(wrong)
