@@ -1,0 +1,221 @@
+"""What the machine can do, measured: arithmetic peak and memory bandwidth of one core.
+
+The kernels are a few lines of LLVM IR each, at the width of the host's vector registers, and go straight to the
+code generator: an optimiser would find out that they compute nothing of interest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from ingot.compiler.target import Target
+from ingot.runtime.storage import address_of, aligned_empty
+
+_LANES_BYTES = 4
+_UNROLL = 8
+_FMA_ROUNDS = 200_000
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """Gigabytes a second for an array of this size; a copy counts what it reads and what it writes."""
+
+    where: str
+    size: int
+    read: float
+    copy: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    fma: float  # 1e9 floating-point operations a second, float32, one core
+    levels: tuple[Bandwidth, ...]  # from the nearest to the farthest
+
+    def level(self, size: float) -> Bandwidth:
+        """The nearest memory that holds so many bytes."""
+        return next((level for level in self.levels[:-1] if size <= 2 * level.size), self.levels[-1])
+
+    def stream_seconds(self, read: float, written: float) -> float:
+        """The time that reading and writing so many bytes must take."""
+        level = self.level(read + written)
+        both = min(read, written)
+        return (2 * both / level.copy + (read - both) / level.read + (written - both) / level.copy) / 1e9
+
+
+def measure(seconds: float = 0.15) -> Machine:
+    """Probe this machine; `seconds` for each of the numbers."""
+    kernels = _kernels()
+    target = Target.host()
+    chains = _chains(target)
+    operations = 2.0 * chains * target.lanes(_LANES_BYTES) * _FMA_ROUNDS
+    fma = operations / _best(lambda: kernels.fma(_FMA_ROUNDS), seconds) / 1e9
+    sizes = {
+        "L1": target.l1_bytes // 2,
+        "L2": target.l2_bytes // 2,
+        "L3": max(2 * target.l2_bytes, min(target.l3_bytes // 4, 8 << 20)),
+        "memory": max(128 << 20, 4 * target.l3_bytes),
+    }
+    return Machine(fma, tuple(_bandwidth(kernels, where, size, seconds) for where, size in sizes.items()))
+
+
+def _bandwidth(kernels: _Kernels, where: str, size: int, seconds: float) -> Bandwidth:
+    half = size // 2
+    data, other = (aligned_empty((n,), np.dtype(np.uint8), n) for n in (size, half))
+    data[:], other[:] = 1, 1
+    step = _UNROLL * Target.host().vector_bytes
+    repeats = max(1, (1 << 22) // size)
+    vectors = size // step
+    read = _best(lambda: kernels.read(address_of(data), vectors, repeats), seconds)
+    copies = [
+        _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), seconds)
+        for copy in (kernels.copy, kernels.copy_past_caches)
+    ]
+    once_read, once_copied = vectors * step, 2 * (vectors // 2) * step
+    return Bandwidth(where, size, once_read * repeats / read / 1e9, once_copied * repeats / min(copies) / 1e9)
+
+
+def _best(call: Callable[[], object], seconds: float) -> float:
+    call()
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    fma: Callable[..., object]
+    read: Callable[..., object]
+    copy: Callable[..., object]
+    copy_past_caches: Callable[..., object]
+    engine: object  # owns the code
+
+
+@functools.cache
+def _kernels() -> _Kernels:
+    target = Target.host()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3
+    )
+    copies = [_copy_text(target, "copy", ""), _copy_text(target, "past", _STREAMED)]
+    texts = [_fma_text(target), _read_text(target), *copies]
+    module = llvm.parse_assembly("\n".join([*texts, "!0 = !{i32 1}"]))
+    engine = llvm.create_mcjit_compiler(module, machine)
+    engine.finalize_object()
+
+    def function(name: str, arguments: int) -> Callable[..., object]:
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * arguments)
+        return kind(engine.get_function_address(name))
+
+    return _Kernels(function("fma", 1), function("read", 3), function("copy", 4), function("past", 4), engine)
+
+
+_STREAMED = ", !nontemporal !0"
+
+
+def _chains(target: Target) -> int:
+    """Independent accumulators: enough to hide the latency, few enough for the registers."""
+    return 12 if target.vector_registers == 16 else 24
+
+
+def _fma_text(target: Target) -> str:
+    vector = f"<{target.lanes(_LANES_BYTES)} x float>"
+    function = f"@llvm.fma.v{target.lanes(_LANES_BYTES)}f32"
+    chains = range(_chains(target))
+    fill = "splat (float 0x3FE0000000000000)"
+    return "\n".join(
+        [
+            f"declare {vector} {function}({vector}, {vector}, {vector})",
+            f"@sink = global {vector} zeroinitializer",
+            f"@factor = global {vector} {fill}",
+            "define void @fma(i64 %rounds) {",
+            "entry:",
+            f"  %x = load volatile {vector}, ptr @factor",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [0, %entry], [%j, %loop]",
+            *(f"  %a{c} = phi {vector} [zeroinitializer, %entry], [%b{c}, %loop]" for c in chains),
+            *(f"  %b{c} = call {vector} {function}({vector} %a{c}, {vector} %x, {vector} %x)" for c in chains),
+            "  %j = add i64 %i, 1",
+            "  %more = icmp ult i64 %j, %rounds",
+            "  br i1 %more, label %loop, label %done",
+            "done:",
+            *(f"  store volatile {vector} %b{c}, ptr @sink" for c in chains),
+            "  ret void",
+            "}",
+        ]
+    )
+
+
+def _nest(name: str, parameters: str, vectors: str, body: list[str], accumulators: list[str], after: list[str]) -> str:
+    """for repeat: for step: body; %at is the byte offset of the step."""
+    return "\n".join(
+        [
+            f"define void @{name}({parameters}, i64 %steps, i64 %repeats) {{",
+            "entry:",
+            "  br label %outer",
+            "outer:",
+            "  %r = phi i64 [0, %entry], [%s, %next]",
+            "  br label %loop",
+            "loop:",
+            "  %i = phi i64 [0, %outer], [%j, %loop]",
+            *accumulators,
+            f"  %at = mul i64 %i, {vectors}",
+            *body,
+            "  %j = add i64 %i, 1",
+            "  %more = icmp ult i64 %j, %steps",
+            "  br i1 %more, label %loop, label %next",
+            "next:",
+            *after,
+            "  %s = add i64 %r, 1",
+            "  %again = icmp ult i64 %s, %repeats",
+            "  br i1 %again, label %outer, label %done",
+            "done:",
+            "  ret void",
+            "}",
+        ]
+    )
+
+
+def _read_text(target: Target) -> str:
+    vector = f"<{target.lanes(8)} x i64>"
+    body, accumulators, after = [], [], ['  call void asm sideeffect "", "~{memory}"()']
+    for n in range(_UNROLL):
+        accumulators.append(f"  %a{n} = phi {vector} [zeroinitializer, %outer], [%b{n}, %loop]")
+        body += [
+            f"  %o{n} = add i64 %at, {n * target.vector_bytes}",
+            f"  %p{n} = getelementptr i8, ptr %data, i64 %o{n}",
+            f"  %v{n} = load {vector}, ptr %p{n}, align {target.vector_bytes}",
+            f"  %b{n} = xor {vector} %a{n}, %v{n}",
+        ]
+        after.append(f"  store volatile {vector} %b{n}, ptr @read_sink")
+    sink = f"@read_sink = global {vector} zeroinitializer\n"
+    return sink + _nest("read", "ptr %data", str(_UNROLL * target.vector_bytes), body, accumulators, after)
+
+
+def _copy_text(target: Target, name: str, streamed: str) -> str:
+    vector = f"<{target.lanes(8)} x i64>"
+    body = []
+    for n in range(_UNROLL):
+        body += [
+            f"  %o{n} = add i64 %at, {n * target.vector_bytes}",
+            f"  %p{n} = getelementptr i8, ptr %data, i64 %o{n}",
+            f"  %q{n} = getelementptr i8, ptr %into, i64 %o{n}",
+            f"  %v{n} = load {vector}, ptr %p{n}, align {target.vector_bytes}",
+            f"  store {vector} %v{n}, ptr %q{n}, align {target.vector_bytes}{streamed}",
+        ]
+    return _nest(name, "ptr %into, ptr %data", str(_UNROLL * target.vector_bytes), body, [], [])

@@ -1,0 +1,1 @@
+"""Each module measures the rows of one suite: `run(row, setting) -> Result`."""

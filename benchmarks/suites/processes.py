@@ -1,0 +1,131 @@
+"""What needs fresh processes: compile time cold and warm, peak memory; and scaling over threads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import ingot
+from benchmarks import measure, peers
+from benchmarks.peers import Case
+from benchmarks.results import Contender, Result
+from benchmarks.rows import Inference, Row, Training
+from benchmarks.suites import training
+from benchmarks.suites.race import Call, Setting, describe
+from ingot.compiler.ir.types import type_of
+
+PATIENCE = 900  # seconds for one process
+
+
+def once(what: str, suite: str, key: str, who: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What `benchmarks.once` reports from a process of its own; {"failure": ...} when it does not."""
+    command = [sys.executable, "-m", "benchmarks.once", what, suite, key, who]
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        return {"failure": f"no answer within {PATIENCE} s"}
+    if done.returncode:
+        return {"failure": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+# --- compile time ---------------------------------------------------------------------------------
+
+
+def run_compile(row: Inference | Training, setting: Setting) -> Result:
+    """Seconds until the first result: of `ingot.compile` with an empty cache and with a full one, and of peers."""
+    result = Result(row.key, row.title)
+    with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
+        for state in ("cold", "warm"):
+            found = once("compile", "compile", row.key, "ingot", {"INGOT_CACHE_DIR": folder})
+            result.failure = result.failure or found.get("failure", "")
+            result.values[f"Ingot {state} s"] = found.get("compile")
+            result.values[f"first call {state} ms"] = _thousand(found.get("first"))
+            result.values.setdefault("kernels", found.get("kernels"))
+    names = ["torch.compile"] if setting.slow else []
+    names += ["JAX"] if isinstance(row, Training) else ["ONNX Runtime", "OpenVINO"]
+    for name in names:
+        found = once("compile", "compile", row.key, name, {})
+        if "failure" not in found:
+            result.values[f"{name} s"] = found["compile"] + found["first"]
+    return result
+
+
+def _thousand(value: float | None) -> float | None:
+    return None if value is None else 1000 * value
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def run_memory(row: Training, setting: Setting) -> Result:
+    """Bytes a training step needs beyond parameters and optimiser state: Ingot's arena is known exactly; what
+    torch's process grows by is measured, with an allocator that returns memory at once."""
+    result = Result(row.key, row.title)
+    prompt = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+    ours = once("memory", "memory", row.key, "ingot", prompt)
+    theirs = once("memory", "memory", row.key, "torch", prompt) if peers.TorchEager.installed() else {}
+    result.failure = ours.get("failure", "")
+    result.values = {
+        "Ingot arena MB": ours.get("arena"),
+        "Ingot grows by MB": ours.get("growth"),
+        "torch grows by MB": theirs.get("growth"),
+        "state MB": ours.get("state"),
+    }
+    if ours.get("arena") and theirs.get("growth"):
+        result.values["torch / arena"] = theirs["growth"] / ours["arena"]
+    return result
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def run_threads(row: Row, setting: Setting) -> Result:
+    """The same program on one thread and on several: how much faster, and whether the bits are the same."""
+    result = Result(row.key, row.title)
+    calls: dict[str, Call] = {}
+    digests = {}
+    for threads in (1, setting.threads):
+        name = f"{threads} thread{'s' if threads > 1 else ''}"
+        try:
+            calls[name], digests[name] = _threaded(row, threads)
+        except Exception as error:
+            result.failure = describe(error)
+            return result
+    for name, timing in measure.interleave(calls, setting.effort).items():
+        result.contenders[name] = Contender(timing.best, timing.median, timing.calls)
+        result.values[f"{name} ms"] = 1000 * timing.best
+    one, many = result.contenders.values()
+    result.values["speed-up"] = one.best / many.best
+    result.values["bits"] = "same" if len(set(digests.values())) == 1 else "DIFFERENT"
+    result.contenders = {}
+    return result
+
+
+def _threaded(row: Row, threads: int) -> tuple[Call, str]:
+    assert isinstance(row, Inference | Training)
+    case = Case.of(row.model, row.batch)
+    if isinstance(row, Inference):
+        executable = ingot.compile(case.module, *map(type_of, case.inputs), threads=threads)
+        return (lambda: executable(*case.inputs)), digest([np.asarray(executable(*case.inputs))])
+    trainer = training.trainer(case, row, threads)
+    for _ in range(training.STEPS):
+        trainer.step(*case.batch)
+    return (lambda: trainer.step(*case.batch)), digest([array for _, array in sorted(trainer.states.items())])
+
+
+def digest(arrays: list[np.ndarray]) -> str:
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()
