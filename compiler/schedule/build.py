@@ -19,9 +19,7 @@ from ingot.compiler.target import Target
 Body = Callable[[Dim], Sequence[Statement]]
 
 
-def loop(
-    name: str, extent: Dim, body: Body, kind: LoopKind = "serial", width: int = 1
-) -> tuple[Statement, ...]:
+def loop(name: str, extent: Dim, body: Body, kind: LoopKind = "serial", width: int = 1) -> tuple[Statement, ...]:
     """for name in extent kind { body(name) }"""
     if extent == 0:
         return ()
@@ -58,12 +56,7 @@ def fuses(dtype: DType, target: Target) -> bool:
 def combine(combiner: Combiner, accumulator: Scalar, body: Scalar, target: Target) -> Scalar:
     """accumulator (+) body. A product that is added becomes a fused multiply-add wherever the machine has one:
     the same choice in every variant of a loop, so that all variants give the same bits."""
-    if (
-        combiner == "sum"
-        and isinstance(body, Apply)
-        and body.function.name == "mul"
-        and fuses(body.dtype, target)
-    ):
+    if combiner == "sum" and isinstance(body, Apply) and body.function.name == "mul" and fuses(body.dtype, target):
         return ir.apply("fma", *body.args, accumulator)
     return ir.apply(ir.COMBINERS[combiner], accumulator, body)
 
@@ -95,9 +88,7 @@ def accumulate(reduce: Reduce, target: Target) -> tuple[tuple[Statement, ...], S
     body = wide_body(reduce)
 
     def step(*variables: Dim) -> tuple[Statement, ...]:
-        mapping = {
-            old: new for old, new in zip(reduce.variables, variables, strict=True) if not isinstance(old, int)
-        }
+        mapping = {old: new for old, new in zip(reduce.variables, variables, strict=True) if not isinstance(old, int)}
         inner, value = lower_reductions(scalars.substitute(body, mapping), target)
         return (
             *inner,

@@ -118,17 +118,14 @@ def reduction_form(kernel: Kernel) -> ReductionForm | None:
             for a, body in zip(accumulations, reduced.values, strict=True)
         ),
         tuple(
-            Final(place, value, final.output)
-            for final, place, value in zip(finals, kept.stores, values, strict=True)
+            Final(place, value, final.output) for final, place, value in zip(finals, kept.stores, values, strict=True)
         ),
         extents,
         views,
     )
 
 
-def _definitions(
-    reductions: Sequence[Item], scalars_: Sequence[Item]
-) -> tuple[list[Accumulation], list[Final]]:
+def _definitions(reductions: Sequence[Item], scalars_: Sequence[Item]) -> tuple[list[Accumulation], list[Final]]:
     """Reductions over common variables, and finals in terms of their marks."""
     accumulations: list[Accumulation] = []
     finals: list[Final] = []

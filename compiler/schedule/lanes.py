@@ -51,9 +51,7 @@ class Accumulator:
 
     def add(self, slot: Dim, value: Scalar, target: Target) -> Store:
         """lanes[slot] (+)= value"""
-        return Store(
-            self.lanes, (slot,), build.combine(self.combiner, Load(self.lanes, (slot,)), value, target)
-        )
+        return Store(self.lanes, (slot,), build.combine(self.combiner, Load(self.lanes, (slot,)), value, target))
 
 
 def accumulator(combiner: Combiner, dtype: DType, width: int) -> Accumulator:
@@ -66,9 +64,7 @@ def lane_loops(extent: Dim, width: int, vectors: int, point: Point, start: Dim =
     block = vectors * width
 
     def whole(o: Dim) -> tuple[Statement, ...]:
-        return build.loop(
-            "u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, point), "unrolled"
-        )
+        return build.loop("u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, point), "unrolled")
 
     done = extent // block * block
     singles = (extent - done) // width

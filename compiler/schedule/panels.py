@@ -34,11 +34,12 @@ class ContractionTiles:
     rows: int  # of a register tile (mr)
     vectors: int  # of a register tile: it has vectors * width columns (nr)
     row_axis: int  # kept axis of the rows; -1: a single row
-    row_block: int  # rows of a parallel block (mc)
+    row_block: int  # rows of a parallel block along that axis (mc)
     column_block: int  # columns of a parallel block (nc)
     chain: int  # most points of a chunk of the reduced axes (kc)
     pack_right: bool
     pack_left: bool
+    outer_blocks: tuple[tuple[int, int], ...] = ()  # (axis, steps of a block) of other axes that only rows have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
     unroll: int = UNROLL
     parallel: bool = True
@@ -83,6 +84,7 @@ class Block:
     number: Dim
     row_start: Dim
     rows: Cover
+    outer: tuple[tuple[Dim, Dim, Dim], ...]  # (variable, start, count) of further row axes
     column_start: Dim
     columns: Cover
     fixed: dict[Dim, Dim]
@@ -103,9 +105,9 @@ class PanelNest:
         self.row = self.form.kept[tiles.row_axis] if tiles.row_axis >= 0 else None
         self.columns = tiles.vectors * tiles.width
         self.cut = lanes.chunking(self.form.reduced_extents, tiles.chain, lanes.CHUNK_MULTIPLE)
-        sizes = self._block_sizes()
+        self.sizes = self._block_sizes()
         self.counts = [
-            symbolic.ceildiv(extent, size) for extent, size in zip(self.form.kept_extents, sizes, strict=True)
+            symbolic.ceildiv(extent, size) for extent, size in zip(self.form.kept_extents, self.sizes, strict=True)
         ]
         self.partial = self._partial_place() if self.cut is not None else None
         self.left_panels = self._left_buffer() if tiles.pack_left else None
@@ -114,6 +116,8 @@ class PanelNest:
         sizes = [1] * len(self.form.kept)
         if self.tiles.row_axis >= 0:
             sizes[self.tiles.row_axis] = self.tiles.row_block
+        for axis, size in self.tiles.outer_blocks:
+            sizes[axis] = size
         sizes[self.lane_axis] = self.tiles.column_block
         return sizes
 
@@ -126,19 +130,22 @@ class PanelNest:
         return Load(self._scratch(name, self.form.kept_extents), self.form.kept)
 
     def _left_buffer(self) -> Buffer:
-        """[block, panel, point..., row in panel, step]: one chunk of a block's rows at a time. The last reduced
-        axis is cut into steps, so that rows that are stored along it are packed by copying vectors."""
+        """[block, outer row axes..., panel, point..., row in panel, step]: one chunk of a block's rows at a time.
+        The last reduced axis is cut into steps, so that rows that are stored along it are packed by copying vectors.
+        """
         panels = -(-self.tiles.row_block // self.tiles.rows)
-        *outer, last = self._room()
+        outer = (size for _, size in self.tiles.outer_blocks)
+        *points, last = self._room()
         steps = self.tiles.left_steps
-        shape = (symbolic.product(self.counts), panels, *outer, -(-last // steps), self.tiles.rows, steps)
-        return self._scratch("left_panels", shape)
+        shape = (*outer, panels, *points, -(-last // steps), self.tiles.rows, steps)
+        return self._scratch("left_panels", (symbolic.product(self.counts), *shape))
 
-    def _left_place(self, block: Block, panel: Dim, index: Sequence[Dim], row: Dim) -> Load:
+    def _left_place(self, block: Block, panel: tuple[Dim, ...], index: Sequence[Dim], row: Dim) -> Load:
+        """`panel`: steps into the block along the outer row axes, and the panel along the row axis."""
         assert self.left_panels is not None
-        *outer, last = index
+        *points, last = index
         steps = self.tiles.left_steps
-        return Load(self.left_panels, (block.number, panel, *outer, last // steps, row, last % steps))
+        return Load(self.left_panels, (block.number, *panel, *points, last // steps, row, last % steps))
 
     def _room(self) -> tuple[int, ...]:
         """The most points of a chunk along each reduced axis."""
@@ -173,14 +180,21 @@ class PanelNest:
         if self.row is not None:
             row_number = place[tiles.row_axis]
             rows = tile.cover_block(extents[tiles.row_axis], row_number, tiles.row_block, heights)
+        covered = {tiles.row_axis, self.lane_axis, *(axis for axis, _ in tiles.outer_blocks)}
         return Block(
             number,
             row_number * tiles.row_block,
             rows,
+            tuple(self._range(axis, place[axis]) for axis, _ in tiles.outer_blocks),
             place[-1] * tiles.column_block,
             tile.cover_block(extents[-1], place[-1], tiles.column_block, (self.columns, tiles.width), masked=True),
-            {v: place[n] for n, v in enumerate(self.form.kept) if n not in (tiles.row_axis, self.lane_axis)},
+            {v: place[n] for n, v in enumerate(self.form.kept) if n not in covered},
         )
+
+    def _range(self, axis: int, number: Dim) -> tuple[Dim, Dim, Dim]:
+        start = number * self.sizes[axis]
+        count = symbolic.minimum(self.sizes[axis], self.form.kept_extents[axis] - start)
+        return self.form.kept[axis], start, count
 
     def _chunks(self, block: Block) -> tuple[Statement, ...]:
         extents = self.form.reduced_extents
@@ -213,30 +227,43 @@ class PanelNest:
         if self.tiles.pack_right:
             packed = Buffer("panel", self.accumulation.dtype, (*self._room(), self.columns), "stack")
             result.extend(self._pack_right(packed, block, chunk, lane, width))
+        counts = [count for _, _, count in block.outer]
+        names = [f"i{n}" for n in range(len(counts))]
+        result.extend(build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, lane, width)))
+        return result
+
+    def _tiles(
+        self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, lane: Dim, width: Dim
+    ) -> list[Statement]:
+        """The tiles of rows at one point of the outer row axes."""
+        fixed = {**block.fixed, **_outer_index(block, outer)}
+        result: list[Statement] = []
         for piece in block.rows.pieces:
 
             def one(i: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
                 assert isinstance(piece.size, int)
                 place = piece.start + i * piece.size
                 row = block.row_start + place
-                each = Tile(block.fixed, self.row, row, piece.size, self.lane, lane, width, self.tiles.width)
-                return self._tile(each, self._left(each, block, place, chunk), self._right(each, packed, chunk), chunk)
+                each = Tile(fixed, self.row, row, piece.size, self.lane, lane, width, self.tiles.width)
+                left = self._left(each, block, (*outer, place), chunk)
+                return self._tile(each, left, self._right(each, packed, chunk), chunk)
 
             result.extend(build.loop("i", piece.count, one))
         return result
 
     # --- operands -------------------------------------------------------------------------------------------
 
-    def _left(self, each: Tile, block: Block, place: Dim, chunk: Chunk) -> Left:
-        """The left operand of a tile that starts `place` rows into its block."""
+    def _left(self, each: Tile, block: Block, place: tuple[Dim, ...], chunk: Chunk) -> Left:
+        """The left operand of a tile that starts `place` steps into its block along the row axes."""
         rows = self.tiles.rows
+        *outer, row = place
 
         def direct(r: Dim, index: tuple[Dim, ...]) -> Scalar:
             at: Mapping[Dim, Dim] = {**each.at(r, 0), **chunk.at(self.form.reduced, index)}
             return scalars.substitute(self.found.left, at)
 
         def packed(r: Dim, index: tuple[Dim, ...]) -> Scalar:
-            return self._left_place(block, place // rows, index, place % rows + r)
+            return self._left_place(block, (*outer, row // rows), index, row % rows + r)
 
         return direct if self.left_panels is None else packed
 
@@ -251,9 +278,7 @@ class PanelNest:
 
         return direct if panel is None else packed
 
-    def _pack_right(
-        self, panel: Buffer, block: Block, chunk: Chunk, lane: Dim, width: Dim
-    ) -> tuple[Statement, ...]:
+    def _pack_right(self, panel: Buffer, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> tuple[Statement, ...]:
         """panel[k..., l] = right(k, lane + l), for the points of a chunk"""
 
         def point(*index: Dim) -> tuple[Statement, ...]:
@@ -272,19 +297,27 @@ class PanelNest:
         if self.left_panels is None:
             return ()
         rows = block.rows
-        full = build.loop("p", rows.full, lambda p: self._pack_rows(block, chunk, p, self.tiles.rows))
-        rest = build.loop("e", rows.present, lambda _: self._pack_rows(block, chunk, rows.full, rows.rest))
-        return (*full, *rest)
 
-    def _pack_rows(self, block: Block, chunk: Chunk, panel: Dim, height: Dim) -> tuple[Statement, ...]:
+        def panels(*outer: Dim) -> tuple[Statement, ...]:
+            full = build.loop("p", rows.full, lambda p: self._pack_rows(block, chunk, (*outer, p), self.tiles.rows))
+            rest = build.loop(
+                "e", rows.present, lambda _: self._pack_rows(block, chunk, (*outer, rows.full), rows.rest)
+            )
+            return (*full, *rest)
+
+        counts = [count for _, _, count in block.outer]
+        return build.nest([f"i{n}" for n in range(len(counts))], counts, panels)
+
+    def _pack_rows(self, block: Block, chunk: Chunk, panel: tuple[Dim, ...], height: Dim) -> tuple[Statement, ...]:
         """One panel of rows, in vectors along the last reduced axis."""
         steps = self.tiles.left_steps
         last = chunk.extents[-1]
+        fixed = {**block.fixed, **_outer_index(block, panel[:-1])}
 
         def element(r: Dim, index: tuple[Dim, ...]) -> list[Statement]:
-            at: dict[Dim, Dim] = {**block.fixed, **chunk.at(self.form.reduced, index)}
+            at: dict[Dim, Dim] = {**fixed, **chunk.at(self.form.reduced, index)}
             assert self.row is not None
-            at[self.row] = block.row_start + panel * self.tiles.rows + r
+            at[self.row] = block.row_start + panel[-1] * self.tiles.rows + r
             place = self._left_place(block, panel, index, r)
             return [Store(place.buffer, place.index, scalars.substitute(self.found.left, at))]
 
@@ -354,6 +387,11 @@ class PanelNest:
             If(first, begin, go_on),
             If(last, tile.finish(each, [sums], self.form), each.spread(save)),
         )
+
+
+def _outer_index(block: Block, steps: Sequence[Dim]) -> dict[Dim, Dim]:
+    """The outer row variables, some steps into the block."""
+    return {v: start + step for (v, start, _), step in zip(block.outer, steps, strict=True)}
 
 
 def _constant(extent: Dim) -> int:

@@ -17,9 +17,7 @@ from ingot.compiler.schedule import build, scalars
 CHUNK_BYTES = 64 << 10  # a chunk takes some microseconds: long against handing it to a thread
 SERIAL_BYTES = 256 << 10  # less work than this is not worth waking a thread
 SERIAL_FLOPS = 1 << 18  # products of a contraction that is not worth waking a thread
-BYTES_PER_CYCLE = (
-    2  # of one lane's arithmetic: a vector instruction moves about that much per lane in its time
-)
+BYTES_PER_CYCLE = 2  # of one lane's arithmetic: a vector instruction moves about that much per lane in its time
 
 
 @dataclass(frozen=True)

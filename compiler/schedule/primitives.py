@@ -20,6 +20,7 @@ Non-goal: choosing; no rewrite looks at the target.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from ingot.compiler.ir import symbolic
@@ -202,9 +203,7 @@ def _require_disjoint(loops: Sequence[For]) -> None:
         for other in loops:
             if other is loop:
                 continue
-            touched = {load.buffer for load in loads_in(other.body)} | {
-                store.buffer for store in stores(other.body)
-            }
+            touched = {load.buffer for load in loads_in(other.body)} | {store.buffer for store in stores(other.body)}
             for buffer in stored & touched:
                 raise _refuse(loop, "join", f"{name_of(other)} touches {buffer.name}, which it stores")
 
@@ -238,9 +237,7 @@ def vectorize(loop: For, width: int) -> For:
     _require_independent(loop, "vectorize")
     for statement in _walk(loop.body):
         if isinstance(statement, For) and loop.variable in scalars.atoms_of_dim(statement.extent):
-            raise _refuse(
-                loop, "vectorize", f"the extent of the inner loop {name_of(statement)} depends on it"
-            )
+            raise _refuse(loop, "vectorize", f"the extent of the inner loop {name_of(statement)} depends on it")
         if isinstance(statement, While):
             raise _refuse(loop, "vectorize", "it contains a while loop")
     return For(loop.variable, loop.extent, loop.body, "vector", width)
@@ -297,9 +294,7 @@ def _require_same_index_up_to_inner(store: Store, loop: For, rewrite: str) -> No
     others += [other.index for other in stores(loop.body) if other.buffer is store.buffer]
     for index in others:
         if not any(index[n] == store.index[n] for n in places):
-            raise _refuse(
-                loop, rewrite, f"an iteration may touch what another one stores in {store.buffer.name}"
-            )
+            raise _refuse(loop, rewrite, f"an iteration may touch what another one stores in {store.buffer.name}")
 
 
 def _walk(statements: Sequence[Statement]) -> list[Statement]:
@@ -363,14 +358,13 @@ def distribute(loop: For, parts: Sequence[int]) -> tuple[For, ...]:
     """
     _require_serial(loop, "distribute")
     cuts = [0, *parts, len(loop.body)]
-    pieces = [loop.body[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    pieces = [loop.body[a:b] for a, b in itertools.pairwise(cuts) if a < b]
     for n, piece in enumerate(pieces):
         bound = bound_buffers(piece) | {s.local for s in piece if isinstance(s, Let)}
         later = [s for rest in pieces[n + 1 :] for s in rest]
         _require_separate(loop, piece, later, bound)
     return tuple(
-        For(loop.variable, loop.extent, piece) if n == 0 else _fresh(loop, piece)
-        for n, piece in enumerate(pieces)
+        For(loop.variable, loop.extent, piece) if n == 0 else _fresh(loop, piece) for n, piece in enumerate(pieces)
     )
 
 
@@ -388,9 +382,7 @@ def _require_separate(loop: For, piece: Sequence[Statement], later: Sequence[Sta
         for value in statement_scalars(statement):
             for node in scalars.nodes(value):
                 if isinstance(node, scalars.Read) and node.local in bound:
-                    raise _refuse(
-                        loop, "distribute", f"{node.local.name} is bound before the cut and used after it"
-                    )
+                    raise _refuse(loop, "distribute", f"{node.local.name} is bound before the cut and used after it")
     _require_independent(with_body(loop, (*piece, *later)), "distribute")
 
 
@@ -406,9 +398,7 @@ def hoist(loop: For) -> tuple[Statement, ...]:
     runs = symbolic.less_equal(1, loop.extent) is True
     local_dependents: set = set()
     for statement in loop.body:
-        if isinstance(statement, Let) and _invariant(
-            statement.value, loop, stored | bound, local_dependents, runs
-        ):
+        if isinstance(statement, Let) and _invariant(statement.value, loop, stored | bound, local_dependents, runs):
             moved.append(statement)
             continue
         if isinstance(statement, Let):

@@ -58,9 +58,7 @@ def common_depth(kernel: Kernel) -> int | None:
     if not reductions or any(scalars.has_reduction(c) for d in kernel.definitions for c in _below_root(d)):
         return None
     depth = min(len(d.variables) for d in reductions)
-    if any(len(d.variables) != depth for d in reductions) or any(
-        len(d.variables) < depth for d in kernel.definitions
-    ):
+    if any(len(d.variables) != depth for d in reductions) or any(len(d.variables) < depth for d in kernel.definitions):
         return None
     shape = reductions[0].buffer.shape[:depth]
     defined: set[Buffer] = set()

@@ -90,9 +90,7 @@ class _Copier:
         return fresh
 
     def _buffer(self, buffer: Buffer) -> Buffer:
-        fresh = self.buffers[buffer] = Buffer(
-            buffer.name, buffer.dtype, self.rewriter.dims(buffer.shape), buffer.space
-        )
+        fresh = self.buffers[buffer] = Buffer(buffer.name, buffer.dtype, self.rewriter.dims(buffer.shape), buffer.space)
         self._bind()
         return fresh
 

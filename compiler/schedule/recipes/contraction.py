@@ -39,11 +39,13 @@ from ingot.compiler.target import Target
 
 CHAIN = 256  # products in one chain: a panel of the right operand then takes half of the first cache
 LEFT_STEPS = 8  # steps of the reduced axis that packed rows keep together when they are stored along it
-LARGE_LEFT = 1 << 17  # elements of the left operand from which its order in memory matters
+LARGE_LEFT = 1 << 19  # elements of the left operand from which its order in memory matters
 MANY_COLUMNS = 256  # columns that pay for packing plain rows
 WIDEST_BLOCK = 4096  # columns of a block
-ENOUGH_BLOCKS = 8  # blocks to divide among threads
+LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further
+PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
+FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -123,25 +125,25 @@ def _without_padding(
 
 def decide(found: Contraction, target: Target, options: ScheduleOptions) -> ContractionTiles:
     form = found.form
-    (accumulation,) = form.accumulations
-    width = target.lanes(accumulation.dtype.itemsize)
+    width = target.lanes(form.accumulations[0].dtype.itemsize)
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
-    column_extent = form.kept_extents[-1]
-    rows, vectors = register_tile(row_extent, column_extent, width, target.vector_registers)
-    pack_left = _pack_left(found, row_extent, column_extent, vectors * width)
-    row_block, column_block = _blocks(form, row_extent, column_extent, rows, vectors * width, pack_left, target)
+    rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target.vector_registers)
+    columns = vectors * width
+    pack_left = _pack_left(found, columns)
     along = any(scalars.stride(load, form.reduced[-1]) == 1 for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
+    row_block, outer_blocks, column_block = _blocks(found, rows, columns, target)
     return ContractionTiles(
         width=width,
         rows=rows,
         vectors=vectors,
         row_axis=row_axis,
         row_block=row_block,
+        outer_blocks=outer_blocks,
         column_block=column_block,
         chain=CHAIN,
-        pack_right=_pack_right(found, row_extent, rows),
+        pack_right=_pack_right(found, rows),
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
@@ -152,28 +154,27 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
 def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[int, int]:
     """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast fill the
     registers. Two vectors are best when there are many rows; fewer rows leave registers for more vectors."""
-    wanted = (registers - 1 - 2) // 2
-    if isinstance(rows, int) and rows < wanted:
-        vectors = min(8, (registers - 1) // (rows + 1))
-        height = rows
-    else:
-        vectors, height = 2, wanted
-    if isinstance(columns, int):
-        vectors = max(1, min(vectors, -(-columns // width)))
-    if vectors == 1 and (not isinstance(rows, int) or rows > wanted):
-        height = min(2 * wanted, registers - 2)
+    vectors = 2
+    height = tallest = (registers - 1 - vectors) // vectors
+    if isinstance(columns, int) and columns <= width:
+        vectors = 1
+        height = min(2 * tallest, registers - 2)
     if isinstance(rows, int) and rows > 0:
         height = -(-rows // -(-rows // height))  # tiles of equal height
-    return max(1, height), vectors
+        if height < tallest and vectors > 1:
+            vectors = max(2, min(8, (registers - 1) // (height + 1)))
+    if isinstance(columns, int):
+        vectors = max(1, min(vectors, -(-columns // width)))
+    return height, vectors
 
 
-def _pack_right(found: Contraction, row_extent: Dim, rows: int) -> bool:
+def _pack_right(found: Contraction, rows: int) -> bool:
     """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. Windows that
     overlap are near one another already."""
     right, lane = found.right, found.form.kept[-1]
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
         return True
-    if symbolic.less_equal(row_extent, 2 * rows) is True:
+    if symbolic.less_equal(_all_rows(found), 2 * rows) is True:
         return False
     overlaps = any(
         lane in symbolic.atoms(index) and any(k in symbolic.atoms(index) for k in found.form.reduced)
@@ -182,16 +183,23 @@ def _pack_right(found: Contraction, row_extent: Dim, rows: int) -> bool:
     return not overlaps
 
 
-def _pack_left(found: Contraction, row_extent: Dim, column_extent: Dim, columns: int) -> bool:
+def _pack_left(found: Contraction, columns: int) -> bool:
     """Rows are packed when there are enough columns to pay for it: always for an expression, and for plain memory
-    when it is too large to stay near, because panels then come in the order in which they are used."""
-    if found.form.reduced_extents == () or not found.row_axes:
+    when it is too large to stay near, because panels then come in the order in which they are used. Windows that
+    overlap would be stored several times."""
+    column_extent = found.form.kept_extents[-1]
+    if not found.row_axes:
         return False
-    if not _is_plain(found.left, found):
+    left = found.left
+    if not (_is_plain(left, found) and isinstance(left, Load)):
         return symbolic.less_equal(2 * columns, column_extent) is not False
-    points = symbolic.product(found.form.reduced_extents)
-    large = symbolic.less(row_extent * points, LARGE_LEFT) is not True
-    return large and symbolic.less_equal(MANY_COLUMNS, column_extent) is not False
+    rows = [found.form.kept[axis] for axis in found.row_axes]
+    overlaps = any(
+        any(v in symbolic.atoms(index) for v in rows) and any(k in symbolic.atoms(index) for k in found.form.reduced)
+        for index in left.index
+    )
+    large = symbolic.less(left.buffer.type.size, LARGE_LEFT) is not True
+    return large and not overlaps and symbolic.less_equal(MANY_COLUMNS, column_extent) is not False
 
 
 def _is_plain(operand: Scalar, found: Contraction) -> bool:
@@ -199,32 +207,55 @@ def _is_plain(operand: Scalar, found: Contraction) -> bool:
     return isinstance(operand, Load) and operand.dtype == found.form.accumulations[0].dtype
 
 
+def _all_rows(found: Contraction) -> Dim:
+    return symbolic.product(found.form.kept_extents[axis] for axis in found.row_axes)
+
+
 def _blocks(
-    form: ReductionForm, row_extent: Dim, column_extent: Dim, rows: int, columns: int, pack_left: bool, target: Target
-) -> tuple[int, int]:
-    """(mc, nc): a block of rows of the left operand stays in the second cache. Blocks are cut further until there
-    are some for threads, unless that makes them too small; each cut repeats the packing of the other side."""
-    itemsize = form.accumulations[0].dtype.itemsize
-    mc = max(1, target.l2_bytes * 5 // 8 // (CHAIN * itemsize) // rows) * rows
-    nc = WIDEST_BLOCK
-    if isinstance(row_extent, int):
-        mc = max(rows, min(mc, -(-row_extent // rows) * rows))
-    if isinstance(column_extent, int):
-        nc = max(columns, min(nc, -(-column_extent // columns) * columns))
-    others = symbolic.product(form.kept_extents) // symbolic.maximum(row_extent * column_extent, 1)
-    points = symbolic.product(form.reduced_extents)
-    sizes = (others, row_extent, column_extent, points)
-    while all(isinstance(size, int) for size in sizes):
-        count = others * -(-row_extent // mc) * -(-column_extent // nc)
-        if symbolic.less(count, ENOUGH_BLOCKS) is not True or symbolic.less(mc * nc * points, LEAST_BLOCK) is True:
-            break
-        if nc >= (2 * mc if pack_left else 4 * columns):
-            nc = -(-nc // 2 // columns) * columns
-        elif mc > 2 * rows:
-            mc = -(-mc // 2 // rows) * rows
-        else:
-            break
-    return partition.balanced(row_extent, mc, rows), partition.balanced(column_extent, nc, columns)
+    found: Contraction, rows: int, columns: int, target: Target
+) -> tuple[int, tuple[tuple[int, int], ...], int]:
+    """(rows, other row axes, columns) of a parallel block.
+
+    A block of rows of the left operand stays in the second cache. Among the ways to cut that leave threads enough
+    blocks the one is taken that fetches and packs the operands the fewest times.
+    """
+    form = found.form
+    all_rows, column_extent = _all_rows(found), form.kept_extents[-1]
+    most = max(1, target.l2_bytes * 5 // 8 // (CHAIN * form.accumulations[0].dtype.itemsize))
+    height = max(1, min(_known(all_rows, most), most))
+    breadth = max(1, min(_known(column_extent, WIDEST_BLOCK), WIDEST_BLOCK))
+    batch = [e for axis, e in enumerate(form.kept_extents[:-1]) if axis not in found.row_axes]
+    given = _known(symbolic.product(batch), 1) * _count(all_rows, height) * _count(column_extent, breadth)
+    work = height * breadth * _known(symbolic.product(form.reduced_extents), CHAIN)
+    enough = min(max(LEAST_BLOCKS, 2 * target.cores), given * max(1, work // LEAST_BLOCK))
+    cuts = [(a, b) for a in range(1, enough + 1) for b in range(1, enough + 1) if a * b * given >= enough] or [(1, 1)]
+    mc, nc = min(
+        ((-(-height // a // rows) * rows, -(-breadth // b // columns) * columns) for a, b in cuts),
+        key=lambda size: PACKING_COST / max(1, size[0]) + FETCHING_COST / max(1, size[1]),
+    )
+    return (*_divided(found, max(rows, mc), rows), partition.balanced(column_extent, max(columns, nc), columns))
+
+
+def _divided(found: Contraction, mc: int, rows: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """A number of rows as steps along the last row axis and along the others."""
+    *outer, inner = [found.form.kept_extents[axis] for axis in found.row_axes] or [1]
+    row_block = partition.balanced(inner, min(mc, -(-_known(inner, mc) // rows) * rows), rows)
+    room = max(1, mc // max(1, _known(inner, mc)))
+    outer_blocks: list[tuple[int, int]] = []
+    for axis, extent in reversed(list(zip(found.row_axes[:-1], outer, strict=True))):
+        size = partition.balanced(extent, min(room, max(1, _known(extent, room))))
+        outer_blocks.append((axis, size))
+        room = max(1, room // size)
+    return row_block, tuple(reversed(outer_blocks))
+
+
+def _known(dim: Dim, otherwise: int) -> int:
+    return dim if isinstance(dim, int) else otherwise
+
+
+def _count(extent: Dim, size: int) -> int:
+    """Blocks of an extent; a symbolic one may be a single block."""
+    return -(-extent // size) if isinstance(extent, int) else 1
 
 
 def _work(form: ReductionForm) -> Dim:

@@ -73,9 +73,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     function = loops.Function(kernel.name, (*kernel.inputs, *kernel.outputs), body)
     shapes = "one shape" if len(groups) == 1 else f"{len(groups)} shapes"
     reason = f"every definition is elementwise; {shapes}"
-    return Scheduled(
-        function, "elementwise", {"groups": decisions}, reason, in_place=_in_place(kernel, groups)
-    )
+    return Scheduled(function, "elementwise", {"groups": decisions}, reason, in_place=_in_place(kernel, groups))
 
 
 # --- groups -------------------------------------------------------------------------------------------------------
@@ -102,9 +100,7 @@ def _points(definitions: Sequence[Definition], kernel: Kernel) -> Points:
     stores: list[Load] = []
     stored: list[Scalar] = []
     for definition in definitions:
-        mapping = {
-            a: b for a, b in zip(definition.variables, variables, strict=True) if not isinstance(a, int)
-        }
+        mapping = {a: b for a, b in zip(definition.variables, variables, strict=True) if not isinstance(a, int)}
         value = scalars.substitute(definition.value, mapping)
         value = scalars.replace_loads(value, lambda load: values.get(load.buffer))
         values[definition.buffer] = value
@@ -120,11 +116,7 @@ def _in_place(kernel: Kernel, groups: Sequence[Points]) -> tuple[tuple[Buffer, B
     for group in groups:
         loads = [load for value in group.values for load in scalars.loads(value)]
         elsewhere = {
-            load.buffer
-            for other in groups
-            if other is not group
-            for v in other.values
-            for load in scalars.loads(v)
+            load.buffer for other in groups if other is not group for v in other.values for load in scalars.loads(v)
         }
         for store in group.stores:
             for operand in dict.fromkeys(load.buffer for load in loads):

@@ -39,9 +39,7 @@ def _nest(
     shape = definition.buffer.shape
 
     def element(*index: Dim) -> tuple[Statement, ...]:
-        mapping = {
-            old: new for old, new in zip(definition.variables, index, strict=True) if not isinstance(old, int)
-        }
+        mapping = {old: new for old, new in zip(definition.variables, index, strict=True) if not isinstance(old, int)}
         statements, result = build.lower_reductions(scalars.substitute(value, mapping), target)
         return (*statements, Store(buffer, index, result))
 

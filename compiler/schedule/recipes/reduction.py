@@ -77,9 +77,7 @@ def _scheduled(
 def lanes_of(form: ReductionForm, target: Target) -> int:
     """Lanes of a vector of the widest type that the kernel computes with."""
     values = [a.body for a in form.accumulations] + [final.value for final in form.finals]
-    widest = max(
-        (node.dtype.compute.itemsize for value in values for node in scalars.nodes(value)), default=4
-    )
+    widest = max((node.dtype.compute.itemsize for value in values for node in scalars.nodes(value)), default=4)
     return max(1, target.vector_bytes // widest)
 
 
@@ -192,9 +190,7 @@ def tiles(
         result: list[Statement] = []
         place = lane_start + lane.start + j * lane.size
         for row in tile.cover(row_count, row_sizes).pieces:
-            result.extend(
-                build.loop("i", row.count, lambda i, row=row: emit(_make(fixed, row, i, lane, place)))
-            )
+            result.extend(build.loop("i", row.count, lambda i, row=row: emit(_make(fixed, row, i, lane, place))))
         return result
 
     def _make(fixed: dict[Dim, Dim], row: tile.Piece, i: Dim, lane: tile.Piece, place: Dim) -> Tile:
@@ -277,8 +273,7 @@ def _two_stage(
     assert chunk is not None
     counts = lanes.chunk_counts(form.reduced_extents, chunk)
     scratch = tuple(
-        Buffer(f"{a.mark.name}_parts", a.dtype, (*counts, *form.kept_extents), "arena")
-        for a in form.accumulations
+        Buffer(f"{a.mark.name}_parts", a.dtype, (*counts, *form.kept_extents), "arena") for a in form.accumulations
     )
     whole = replace(decision, block=0)
 
@@ -329,9 +324,7 @@ def _two_stage_lanes(
     first = _lane_parts(form, width, target, cut, scratch)
     second = _lane_totals(form, width, counts, scratch)
     decisions = {"width": width, "stages": 2, "chunk": cut.steps}
-    return _scheduled(
-        kernel, form, (*first, *second), scratch, decisions, "few results of long chains along vectors"
-    )
+    return _scheduled(kernel, form, (*first, *second), scratch, decisions, "few results of long chains along vectors")
 
 
 def _lane_parts(
@@ -377,17 +370,15 @@ def _lane_totals(
         accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
 
         def add(*number: Dim) -> tuple[Statement, ...]:
-            def lane(l: Dim) -> list[Statement]:
+            def point(lane: Dim) -> list[Statement]:
                 return [
-                    Store(a.total, (l,), a.combine(Load(a.total, (l,)), Load(buffer, (*kept, *number, l))))
+                    Store(a.total, (lane,), a.combine(Load(a.total, (lane,)), Load(buffer, (*kept, *number, lane))))
                     for a, buffer in zip(accumulators, scratch, strict=True)
                 ]
 
-            return build.loop("l", width, lane, "vector", width)
+            return build.loop("l", width, point, "vector", width)
 
-        results = {
-            a.mark: lanes.across(b, width) for a, b in zip(form.accumulations, accumulators, strict=True)
-        }
+        results = {a.mark: lanes.across(b, width) for a, b in zip(form.accumulations, accumulators, strict=True)}
         return (
             *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
             *(s for a in accumulators for s in lanes.clear(a.total, a, width)),

@@ -68,19 +68,13 @@ def _merge_rows(
         replace(item, place=place, value=value)
         for item, place, value in zip(everything, merged.stores, merged.values, strict=True)
     )
-    arranged = [
-        Pass(p.number, [next(renewed) for _ in p.items], [next(renewed) for _ in p.scalars]) for p in passes
-    ]
+    arranged = [Pass(p.number, [next(renewed) for _ in p.items], [next(renewed) for _ in p.scalars]) for p in passes]
     return merged.variables, merged.extents, arranged
 
 
-def decide(
-    extents: Sequence[Dim], passes: Sequence[Pass], target: Target, options: ScheduleOptions
-) -> RowDecision:
+def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, options: ScheduleOptions) -> RowDecision:
     items = [item for each in passes for item in each.items]
-    widest = max(
-        (node.dtype.compute.itemsize for item in items for node in scalars.nodes(item.value)), default=4
-    )
+    widest = max((node.dtype.compute.itemsize for item in items for node in scalars.nodes(item.value)), default=4)
     width = max(1, target.vector_bytes // widest)
     axis, chunk = -1, 0
     if options.parallel and extents:
@@ -228,9 +222,7 @@ class _Row:
         result = [statement for accumulator in only for statement in lanes.declare(accumulator)]
         result.extend(lanes.reduce_axes(points.extents, self.width, only, point))
         for item, accumulator, _ in accumulators:
-            result.extend(
-                self._scalar(item, ir.cast(lanes.across(accumulator, self.width), item.value.dtype))
-            )
+            result.extend(self._scalar(item, ir.cast(lanes.across(accumulator, self.width), item.value.dtype)))
         return tuple(result)
 
     def _point(
@@ -269,8 +261,7 @@ class _Row:
         """A row of one element."""
         result = self._point(points, stored, (), (), 0)
         computed = {
-            mark.buffer: Load(place.buffer, place.index)
-            for place, (_, mark) in zip(points.stores, stored, strict=True)
+            mark.buffer: Load(place.buffer, place.index) for place, (_, mark) in zip(points.stores, stored, strict=True)
         }
         for item, accumulator, number in accumulators:
             value = scalars.replace_loads(points.values[number], lambda load: computed.get(load.buffer))
