@@ -101,10 +101,10 @@ class _Assembler:
         roots = _roots(plan)
         for name, number in graph.updates.items():
             state, output = states[name], outputs[number]
-            writer = next(n for n, w in enumerate(work) if output in w.writes)
+            writer = next(n for n, w in enumerate(work) if output in {roots.get(b, b) for b in w.writes})
             late = any(state in _read_roots(w, roots) for w in work[writer + 1 :])
             here = state in _read_roots(work[writer], roots) and not any(
-                a is state and b is output for a, b in work[writer].in_place
+                a is state and roots.get(b, b) is output for a, b in work[writer].in_place
             )
             if not late and not here:
                 continue

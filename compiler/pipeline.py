@@ -37,8 +37,10 @@ from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import Decompose
 from ingot.compiler.passes.fold_batch_norm import FoldBatchNorm
 from ingot.compiler.passes.fold_constants import split_constants
+from ingot.compiler.passes.invariants import Invariants
 from ingot.compiler.passes.layout import Layout
 from ingot.compiler.passes.motion import Motion
+from ingot.compiler.passes.prepack import Prepack
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
@@ -57,6 +59,8 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
+    Prepack(),  # last of the rewrites: nothing after it looks at contractions
+    Invariants(),  # the rearranging of captured weights leaves loops
 )
 
 MAXIMUM_BYTES = 1 << 47  # more than a process can address

@@ -271,7 +271,8 @@ class _Partition:
             source = value.args[0]
             while source in self.inlined and isinstance(source.op, Reshape):
                 source = source.args[0]
-            if source not in self.inlined and value not in self.outputs:
+            alone = source not in self.outputs and not isinstance(source.op, Input) and self.fuse
+            if source not in self.inlined and (value not in self.outputs or alone):
                 self.inlined.add(value)
                 return
         variables = axes(value.shape)
@@ -484,11 +485,30 @@ class _Partition:
         """One distinct stored buffer per output; inputs, views and repeated outputs are copied."""
         result: list[Buffer] = []
         for value in self.graph.outputs:
-            buffer = self.buffers.get(value)
+            buffer = self.buffers.get(value) or self._storage_as_output(value)
             if buffer is None or isinstance(value.op, Input) or buffer in result:
                 buffer = self._copy(value)
             result.append(buffer)
         return tuple(result)
+
+    def _storage_as_output(self, value: Value) -> Buffer | None:
+        """A reshape of a value that nobody else wants: its kernel writes into the output, under its own shape."""
+        source = value
+        while isinstance(source.op, Reshape):
+            source = source.args[0]
+        base = self.buffers.get(source)
+        taken = source in self.outputs or isinstance(source.op, Input) or base is None or base in self.views
+        if taken or source is value or self.group_of.get(base) is None:  # type: ignore[arg-type]
+            return None
+        assert base is not None
+        output = Buffer(f"{base.name}.output", value.tensor.dtype, value.shape)
+        self.views[base] = ViewStep(base, output)
+        for buffer, view in list(self.views.items()):
+            if view.base is base:
+                self.views[buffer] = ViewStep(buffer, output)
+        self.group_of[output] = self.group_of[base]
+        self.decisions.append(Decision(value, "view", f"{base.name} is written in place of the output"))
+        return output
 
     def _copy(self, value: Value) -> Buffer:
         variables = axes(value.shape)
@@ -528,7 +548,7 @@ class _Partition:
             return group.step
         inside = set(group.buffers)
         read_elsewhere = {b for g in self.groups if g is not group for b in g.reads}
-        stored = [b for b in group.buffers if b in outputs or b in read_elsewhere]
+        stored = [b for b in group.buffers if self._root(b) in outputs or b in read_elsewhere]
         inputs = dict.fromkeys(b for d in group.definitions for b in _buffers_read(d) if b not in inside)
         name = "_".join(dict.fromkeys(v.op.name for v in group.values))[:64]  # type: ignore[attr-defined]
         kernel = Kernel(f"{name}_{group.number}", tuple(inputs), tuple(stored), tuple(group.definitions))

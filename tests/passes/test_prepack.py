@@ -1,0 +1,72 @@
+"""Constant weights are stored in blocks; the elementwise ops that follow stay with the product."""
+
+import numpy as np
+import pytest
+
+import ingot
+from ingot.compiler.passes.motion import Motion
+from ingot.compiler.passes.prepack import Prepack
+from ingot.frontends.dsl.functions import trace
+from tests.passes.support import same_meaning
+
+generator = np.random.default_rng(5)
+WEIGHT = generator.normal(size=(64, 128))
+BIAS = generator.normal(size=128)
+
+
+def names(graph):
+    return [v.op.name for v in graph.body]
+
+
+def contraction(graph):
+    return next(v for v in graph.body if v.op.name == "contract")
+
+
+@pytest.mark.parametrize("rows", ["n", 1, 40])
+def test_weights_are_cut_into_blocks(rows):
+    graph = trace(lambda x: x @ WEIGHT, [ingot.f64[rows, 64]]).graph
+    result = Prepack()(graph)
+    blocks = contraction(result).args[1].shape
+    assert blocks[1] == 64
+    assert blocks[0] * blocks[2] == 128
+    assert blocks[2] == (32 if rows == 1 else 8)
+    same_meaning(graph, result, 1e-12)
+
+
+def test_bias_and_activation_follow_the_product_before_the_reshape():
+    graph = trace(lambda x, y: ((x @ WEIGHT + BIAS) * 2.0 + y).tanh(), [ingot.f64["n", 64], ingot.f64["n", 128]]).graph
+    result = Prepack()(graph)
+    assert names(result)[-1] == "reshape"
+    assert len(result.outputs[0].args[0].shape) == 3
+    same_meaning(graph, result, 1e-12)
+
+
+def test_transposed_weights_too():
+    graph = Motion()(trace(lambda x: x @ x._coerce(WEIGHT.T.copy()).T, [ingot.f64["n", 64]]).graph)
+    result = Prepack()(graph)
+    assert len(contraction(result).args[1].shape) == 3
+    same_meaning(graph, result, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("function", "types"),
+    [
+        (lambda x, w: x @ w, (ingot.f64["n", 64], ingot.f64[64, 128])),  # not constant
+        (lambda x: x @ WEIGHT[:, :10], (ingot.f64["n", 64],)),  # too narrow
+        (lambda x: x @ WEIGHT[:8, :16], (ingot.f64["n", 8],)),  # too small
+    ],
+)
+def test_what_does_not_pay_is_left(function, types):
+    graph = trace(function, types).graph
+    assert names(Prepack()(graph)) == names(graph)
+
+
+def test_weights_captured_by_a_loop():
+    def model(h, xs, w):
+        return ingot.scan(lambda c, x: ((c @ w + x).tanh(), c), h, xs)
+
+    graph = trace(model, [ingot.f64[3, 64], ingot.f64["t", 3, 64], ingot.f64[64, 64]]).graph
+    result = Prepack()(graph)
+    (body,) = next(v.op for v in result.body if v.op.regions).regions
+    assert "transpose" in names(body)
+    same_meaning(graph, result, 1e-12)
