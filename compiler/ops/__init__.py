@@ -17,6 +17,7 @@ from ingot.compiler.ops import (
     random,
     reduction,
     structure,
+    winograd,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "random",
     "reduction",
     "structure",
+    "winograd",
 ]
