@@ -45,7 +45,7 @@ class Straight:
             return self.let(scalar.apply("fma", constant, value, addend))
         return self.let(scalar.apply("add", scalar.apply("mul", constant, value), addend))
 
-    def linear(self, factors: Sequence[float], values: Sequence[Scalar]) -> Scalar | None:
+    def linear(self, factors: Sequence[float] | np.ndarray, values: Sequence[Scalar]) -> Scalar | None:
         """sum(factors * values); None when all factors are 0. A value with the factor 1 comes first."""
         terms = [(float(f), v) for f, v in zip(factors, values, strict=True) if f != 0]
         if not terms:
@@ -77,7 +77,8 @@ class Straight:
         lead = float(row[1::2][np.flatnonzero(row[1::2])[-1]])
         even = self.linear(row[::2], values[::2])
         odd = self.linear(row[1::2] / lead, values[1::2])
-        assert even is not None and odd is not None
+        assert even is not None
+        assert odd is not None
         return self.multiply_add(lead, odd, even), self.multiply_add(-lead, odd, even)
 
     def columns(self, matrix: np.ndarray, values: Sequence[Scalar]) -> list[Scalar]:
@@ -96,7 +97,8 @@ class Straight:
                 continue
             merged.append((matrix[:, column], values[column]))
             column += 1
-        sums = [self.linear([factors[row] for factors, _ in merged], [v for _, v in merged]) for row in range(len(matrix))]
+        factors, parts = np.stack([column for column, _ in merged], axis=1), [value for _, value in merged]
+        sums = [self.linear(row, parts) for row in factors]
         assert all(total is not None for total in sums), "a row of zeros"
         return sums  # type: ignore[return-value]
 

@@ -151,7 +151,8 @@ class WinogradConvolution(Op):
         groups, blocks, columns = (u.static_shape[n] for n in (0, 3, 5))
         if u.shape[1:3] != (size, size) or u.shape[4] != channels or groups != -(-self.outputs // (blocks * columns)):
             raise OpTypeError(
-                f"{self.name}: {u!r} is not the weight of {channels} channels to {self.outputs} for tiles of {self.tile}"
+                f"{self.name}: {u!r} is not the transform of a weight from {channels} channels to {self.outputs} for "
+                f"tiles of {self.tile}"
             )
         return x.with_shape((batch, *(axis.count for axis in self._axes(sizes)), self.outputs))
 

@@ -262,11 +262,13 @@ class ConvolutionNest:
         """m = v u for all points and the blocks of a group; a block against all tiles, then the next."""
 
         def block(point: Dim, number: Dim) -> list[Statement]:
+            place = (group, point, number)
+
             def strip(first: Dim, rows: int, before: Dim, count: Dim, strips: int) -> tuple[Statement, ...]:
-                return repeat(
-                    count,
-                    lambda i: self._register_tile(v, m, (group, point, number), first + i * rows, rows, before + i, strips),
-                )
+                def tile(i: Dim) -> list[Statement]:
+                    return self._register_tile(v, m, place, first + i * rows, rows, before + i, strips)
+
+                return repeat(count, tile)
 
             if not self.sizes.shared:
                 count = symbolic.ceildiv(tiles, self.sizes.rows)

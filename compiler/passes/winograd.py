@@ -37,12 +37,15 @@ MAKING = 2.0  # times the time to read the transform of a weight, to make it
 GAIN = 0.9  # of the direct time must not be exceeded
 
 
+DEFAULT_TARGET = Target.named("x86-64-v3")
+
+
 @dataclass(frozen=True)
 class Winograd(Pass):
     name: ClassVar[str] = "winograd"
     why_here: ClassVar[str] = "after norms are folded into weights, and gradients are convolutions"
 
-    target: Target = Target.named("x86-64-v3")
+    target: Target = DEFAULT_TARGET
     enabled: bool = True
 
     def configured(self, options: Options, target: Target) -> Winograd:
