@@ -14,6 +14,7 @@ Non-goal: general SSA construction; phis are placed by whoever emits the control
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -120,6 +121,14 @@ def truth_of(condition: Value) -> bool | None:
 
 
 _TRUTHS = {"true": True, "false": False, "splat (i1 true)": True, "splat (i1 false)": False}
+
+
+def number_of(value: Value) -> int | None:
+    """The integer that a constant is, in all lanes."""
+    if value.scope is not None:
+        return None
+    digits = re.fullmatch(r"(?:splat \(i\d+ )?(-?\d+)\)?", value.ref)
+    return int(digits[1]) if digits else None
 
 
 def poison(kind: ir.Type) -> Value:

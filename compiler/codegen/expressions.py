@@ -178,15 +178,26 @@ class Expressions:
 
     def _needs_guard(self, root: Scalar) -> bool:
         """Whether evaluating it where it is not asked for could fail or touch memory outside a buffer."""
-        found = self._guards.get(id(root))
-        if found is None:
-            found = self._guards[id(root)] = any(self._is_risky(node) for node in nodes(root))
-        return found
+        guards, stack = self._guards, [root]
+        while stack:
+            node = stack[-1]
+            if id(node) in guards:
+                stack.pop()
+                continue
+            operands = children(node)
+            pending = [operand for operand in operands if id(operand) not in guards]
+            if pending:
+                stack.extend(pending)
+            else:
+                guards[id(node)] = self._is_risky(node) or any(guards[id(operand)] for operand in operands)
+        return guards[id(root)]
 
     def _is_risky(self, node: Scalar) -> bool:
         match node:
             case Load(buffer, index):
                 return not self.memory.is_inside(buffer, index)
+            case IndexValue(dim):
+                return bool(self.frame.indices.opaques(dim))
             case BoundedIndex():
                 return True
         return False

@@ -10,7 +10,7 @@ import pytest
 
 from ingot.compiler.codegen.link import link
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.scalar import FUNCTIONS, Apply, Buffer, Cast, Function, Load
+from ingot.compiler.ir.scalar import FUNCTIONS, Apply, Buffer, Cast, Function, Load, apply, constant
 from ingot.compiler.ir.types import DTYPES, DType, bf16, boolean, f16, f32, f64, i32
 from ingot.compiler.target import NAMED, Target
 from tests.codegen.running import RUNNABLE, Native, elementwise, objects_of
@@ -156,6 +156,23 @@ def differences(found: np.ndarray, expected: np.ndarray, arrays: list[np.ndarray
             same |= np.isnan(found) & np.isnan(expected)
     places = np.flatnonzero(~same)[:4]
     return "; ".join(f"{[a[p] for a in arrays]} -> {found[p]!r}, expected {expected[p]!r}" for p in places)
+
+
+@pytest.mark.parametrize("width", [0, 8])
+def test_integer_powers(width: int) -> None:
+    """Negative powers are integer parts of fractions, which NumPy refuses; constant powers are products."""
+    x, y, z = (Buffer(name, i32, (N,)) for name in "xyz")
+    power = elementwise("power", [x, y], z, lambda i: apply("pow", Load(x, (i,)), Load(y, (i,))), width)
+    cubes = elementwise("cubes", [x], z, lambda i: apply("pow", Load(x, (i,)), constant(3, i32)), width)
+    native = Native([power, cubes])
+    bases = np.repeat(np.array([-3, -2, -1, 0, 1, 2, 3], np.int32), 9)
+    exponents = np.tile(np.array([-3, -2, -1, 0, 1, 2, 3, 31, 40], np.int32), 7)
+    found = np.zeros_like(bases)
+    assert native("power", bases, exponents, found, dims=[len(bases)]) is None
+    of_negative = np.where(bases == 1, 1, np.where(bases == -1, np.where(exponents % 2, -1, 1), 0))
+    np.testing.assert_array_equal(found, np.where(exponents < 0, of_negative, bases ** np.maximum(exponents, 0)))
+    assert native("cubes", bases, found, dims=[len(bases)]) is None
+    np.testing.assert_array_equal(found, bases**3)
 
 
 # --- conversions
