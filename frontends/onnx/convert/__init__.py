@@ -1,5 +1,14 @@
 """The converters, one file per family of ops. Importing this package completes the registry."""
 
-from ingot.frontends.onnx.convert import elementwise
+from ingot.frontends.onnx.convert import (
+    constants,
+    convolution,
+    elementwise,
+    indexing,
+    matrix,
+    movement,
+    normalization,
+    reduction,
+)
 
-FAMILIES = (elementwise,)
+FAMILIES = (constants, convolution, elementwise, indexing, matrix, movement, normalization, reduction)
