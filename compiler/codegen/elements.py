@@ -10,7 +10,7 @@ import functools
 
 from llvmlite import ir
 
-from ingot.compiler.codegen.builder import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Value, constant
+from ingot.compiler.codegen.values import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Value, constant
 from ingot.compiler.ir.types import DType, f16
 
 _INTEGERS = {8: I8, 16: I16, 32: I32, 64: I64}

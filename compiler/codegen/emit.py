@@ -14,13 +14,14 @@ from llvmlite import ir
 
 from ingot.compiler.codegen.abi import Kernel, dims_of
 from ingot.compiler.codegen.analysis import Analysis, accesses, runs_in_lanes
-from ingot.compiler.codegen.builder import I64, POINTER, Block, Builder, Module, Scope, Value, integer, truth_of
+from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.elements import memory_text
 from ingot.compiler.codegen.expressions import Expressions
 from ingot.compiler.codegen.frame import CodegenError, Frame, Lanes, Sites, at_least_one
 from ingot.compiler.codegen.index import LaneVariable
 from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import MixedLanes, Registers, Slot
+from ingot.compiler.codegen.values import I64, POINTER, Block, Scope, Value, integer, truth_of
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ingot.compiler.codegen import convert
-from ingot.compiler.codegen.builder import Value, constant, truth_of
 from ingot.compiler.codegen.elements import number
 from ingot.compiler.codegen.frame import CodegenError, Frame, as_index
 from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import Registers
 from ingot.compiler.codegen.scalars import Operation, apply
+from ingot.compiler.codegen.values import Value, constant, truth_of
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Fail
 from ingot.compiler.ir.scalar import (

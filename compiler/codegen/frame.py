@@ -11,17 +11,9 @@ from typing import Any
 from llvmlite import ir
 
 from ingot.compiler.codegen.abi import FAIL
-from ingot.compiler.codegen.builder import (
-    I1,
-    I64,
-    RELATIONS,
-    Builder,
-    Value,
-    constant,
-    integer,
-    lane_constants,
-)
+from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.index import Indices
+from ingot.compiler.codegen.values import I1, I64, RELATIONS, Value, constant, integer, lane_constants
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim, Opaque

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingot.compiler.codegen.builder import I64, Builder, Value, constant, integer, lane_constants
+from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.unrolled import UnrolledVariables
+from ingot.compiler.codegen.values import I64, Value, constant, integer, lane_constants
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque
 

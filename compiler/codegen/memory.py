@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ingot.compiler.codegen.builder import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
 from ingot.compiler.codegen.elements import memory_text, memory_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
 from ingot.compiler.codegen.unrolled import Parts
+from ingot.compiler.codegen.values import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Dim

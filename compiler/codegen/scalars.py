@@ -11,21 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from string import Template
 
-from ingot.compiler.codegen.builder import (
-    I1,
-    Builder,
-    Module,
-    Value,
-    constant,
-    element_of,
-    like,
-    mangled,
-    number_of,
-    truth_of,
-)
+from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.convert import convert
 from ingot.compiler.codegen.math import MathTarget
 from ingot.compiler.codegen.recording import recorded
+from ingot.compiler.codegen.values import I1, Value, constant, element_of, like, mangled, number_of, truth_of
 from ingot.compiler.ir.types import DType, f32
 from ingot.compiler.target import Target
 

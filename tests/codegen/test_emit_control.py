@@ -242,7 +242,7 @@ def test_conditions_on_the_number_of_the_lane() -> None:
     for extent in (8, 6):
         for relation, bound in (("lt", 4), ("ge", 3), ("eq", 5)):
             name = f"{relation}{bound}_of_{extent}"
-            holds = lambda v, r=relation, b=bound: predicate(2 * v, r, 2 * b)  # noqa: E731
+            holds = lambda v, r=relation, b=bound: predicate(2 * v, r, 2 * b)  # type: ignore[arg-type]  # noqa: E731
             loop = vector(8, lambda v, h=holds: If(h(v), (Store(y, (v,), Load(x, (v,))),)), extent)
             functions.append(Function(name, (x, y), (loop,)))
             arrays[name] = [np.arange(1, 9, dtype=np.float32), np.zeros(8, np.float32)]
