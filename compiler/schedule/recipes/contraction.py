@@ -29,7 +29,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.collapse import collapse
-from ingot.compiler.schedule.form import ReductionForm, reduction_form
+from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.padding import padded
 from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
@@ -57,12 +57,13 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         return None
     found, padding, padded_buffers = _without_padding(found, target, options)
     tiles = replace(decide(found, target, options), **options.decisions)
-    nest = PanelNest(found, tiles, target)
+    pairs = in_place_pairs(kernel)
+    nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
     body = simplify((*padding, *nest.statements()))
     scratch = (*padded_buffers, *nest.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, (*form.views.declarations(body), *body))
-    return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch)
+    return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch, pairs)
 
 
 def classify(form: ReductionForm) -> Contraction | None:

@@ -18,7 +18,7 @@ from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
-from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form
+from ingot.compiler.schedule.form import Accumulation, ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.lanes import Chunking
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
@@ -68,7 +68,7 @@ def _scheduled(
     final = simplify(body)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, (*form.views.declarations(final), *final))
-    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch)
+    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))
 
 
 # --- decision -----------------------------------------------------------------------------------------------------
