@@ -92,9 +92,7 @@ class _Assembler:
 
     # --- memory ------------------------------------------------------------------------------------
 
-    def _protect_states(
-        self, graph: Graph, plan: FusionPlan, work: list[_Work], outputs: list[Buffer]
-    ) -> None:
+    def _protect_states(self, graph: Graph, plan: FusionPlan, work: list[_Work], outputs: list[Buffer]) -> None:
         """The slot of an updated state's output is the state's own memory. Where its old value is still read
         when the new one is written, the new one is written aside and copied at the end."""
         states = {v.op.name: plan.buffers[v] for v in graph.inputs if isinstance(v.op, Input)}
@@ -213,7 +211,9 @@ class _Assembler:
         outputs = tuple(Buffer(f"y{n}", b.dtype, b.shape) for n, b in enumerate(step.outputs))
         function = loops.Function(self._unique(step.name), (*inputs, *outputs), op.loops(outputs, inputs))
         source = (str(step.value.source),) if step.value.source else ()
-        self.kernels.append(PlacedKernel(function.name, "loops", f"{op.name} has its own loops", {}, (op.name,), source))
+        self.kernels.append(
+            PlacedKernel(function.name, "loops", f"{op.name} has its own loops", {}, (op.name,), source)
+        )
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
             return [Call(function, (*step.inputs, *step.outputs))]
@@ -270,7 +270,7 @@ class _Assembler:
             for branch in branches:
                 body: list[Statement] = [View(i, b) for i, b in zip(branch.inputs, captured, strict=True)]
                 body += [View(o, b) for o, b in zip(branch.outputs, step.outputs, strict=True)]
-                bodies.append(tuple([*body, *branch.statements(offsets["region"])]))
+                bodies.append((*body, *branch.statements(offsets["region"])))
             return [loops.If(Load(condition, ()), *bodies)]
 
         size = symbolic.maximum(*(b.size for b in branches))

@@ -50,7 +50,8 @@ def load_model(where: str) -> Any:
     if not Path(path).is_file():
         raise UsageError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(Path(path).resolve().parent))
     spec.loader.exec_module(module)
@@ -62,7 +63,7 @@ def load_model(where: str) -> Any:
 
 def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType]]:
     model = load_model(arguments.model)
-    types = [parse_type(t) for t in arguments.type or ()]
+    types: list[TensorType] = [parse_type(t) for t in arguments.type or ()]
     if not types and hasattr(model, "input_types"):
         types = list(model.input_types)
     if not isinstance(model, Module) and callable(model) and not types:
@@ -191,7 +192,8 @@ def command_bench(arguments: argparse.Namespace) -> None:
             run()
             times[name].append(time.perf_counter() - started)
     for name, seconds in times.items():
-        print(f"{name}: best {1e3 * min(seconds):.4f} ms, median {1e3 * float(np.median(seconds)):.4f} ms, {len(seconds)} runs")
+        best, median = 1e3 * min(seconds), 1e3 * float(np.median(seconds))
+        print(f"{name}: best {best:.4f} ms, median {median:.4f} ms, {len(seconds)} runs")
     if arguments.against:
         print(f"ratio (best): {min(times[arguments.against]) / min(times['ingot']):.2f}")
 

@@ -199,7 +199,9 @@ class Dilate(Op):
         return result
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
-        return (g.apply(Slice((0,) * g.rank, g.shape, self.steps)),)
+        (x,) = xs
+        # for an extent that may be 0 the slice's length is x's, but does not look like it
+        return (g.apply(Slice((0,) * g.rank, g.shape, self.steps)).reshape(x.shape),)
 
     def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
         (x,) = operands

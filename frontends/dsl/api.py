@@ -44,7 +44,9 @@ class CompiledFunction(Executable):
         return rebuild(structure, result if isinstance(result, tuple) else (result,))
 
 
-def compile(model: Any, *types: Any, name: str | None = None, options: Options | None = None, **choices: Any) -> CompiledFunction:
+def compile(
+    model: Any, *types: Any, name: str | None = None, options: Options | None = None, **choices: Any
+) -> CompiledFunction:
     """Native code for a function of tensors or a Module, for arguments of these types.
 
     `choices` are fields of Options: threads, memory_budget, target, fuse, dump, verify, cache ...
@@ -81,7 +83,9 @@ def check_finite(model: Any, *args: Any) -> Any:
         finite[value] = all(np.isfinite(p).all() for p in parts if p.dtype.kind not in "iub")
         if not finite[value] and all(finite[a] for a in value.args) and value.args:
             name = getattr(value.op, "name", "input")
-            raise IngotValueError(Code.NOT_FINITE, f"{name} {value.type!r} gives values that are not finite", value.source)
+            raise IngotValueError(
+                Code.NOT_FINITE, f"{name} {value.type!r} gives values that are not finite", value.source
+            )
 
     names = [n for n in traced.graph.input_names if n not in traced.graph.constants]
     results = run_graph(traced.graph, dict(zip(names, arrays, strict=True)), observe=observe)

@@ -217,6 +217,10 @@ def _tensors_by_name(copied: Module, module: Module) -> dict[str, Tensor]:
     for name in module.named_arrays():
         item: Any = copied
         for key in name.split("."):
-            item = vars(item)[key] if isinstance(item, Module) else item[int(key) if isinstance(item, list | tuple) else key]
+            item = (
+                vars(item)[key]
+                if isinstance(item, Module)
+                else item[int(key) if isinstance(item, list | tuple) else key]
+            )
         found[name] = item
     return found
