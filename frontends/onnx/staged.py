@@ -155,7 +155,7 @@ class Staged:
                 rest.append(waiting)
                 if ready:
                     needs.update(waiting.needs)
-        return rest, needs
+        return rest, needs | stage.by_value
 
     def _evaluate(self, waiting: Deferred, environment: Environment) -> None:
         node = waiting.item.node
@@ -190,6 +190,7 @@ class Staged:
                     if given is fixed:
                         raise
                     continue  # symbolic dims say too little here: compile for these very sizes
+                found.by_value = needs
                 if not self._progress(rest, found, needs):
                     stuck = rest[0]
                     raise OnnxError([Problem(Kind.UNSUPPORTED, stuck.reason, stuck.item.label)], self.model.name)

@@ -40,6 +40,10 @@ class Given:
     absent: bool = False
 
     @property
+    def is_opaque(self) -> bool:
+        return self.type is None and self.array is None and self.parts is None and not self.absent
+
+    @property
     def key(self) -> Key:
         if self.array is not None:
             return ("value", self.array.dtype.str, self.array.shape, self.array.tobytes())
@@ -53,7 +57,8 @@ def describe(value: Any, by_value: bool, symbols: Mapping[int, Symbol] | None = 
     if value is None:
         return Given(absent=True)
     if isinstance(value, list | tuple):
-        return Given(parts=tuple(describe(v, by_value) for v in value))
+        parts = tuple(describe(v, by_value) for v in value)
+        return Given() if any(p.is_opaque for p in parts) else Given(parts=parts)
     if not isinstance(value, np.ndarray | np.generic):
         return Given()
     array = np.asarray(value)
@@ -79,6 +84,7 @@ class Stage:
     graph: Graph | None = None
     compiled: Compiled | None = None
     program: Executable | None = None
+    by_value: set[str] = field(default_factory=set)  # names whose values this stage was compiled for
     following: dict[Key, Stage] = field(default_factory=dict)
     seen: dict[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the last call
     varying: dict[str, set[int]] = field(default_factory=dict)  # axes whose extents were seen to change

@@ -2,6 +2,7 @@
 
 from ingot.frontends.onnx.convert import (
     constants,
+    control,
     convolution,
     elementwise,
     indexing,
@@ -9,6 +10,8 @@ from ingot.frontends.onnx.convert import (
     movement,
     normalization,
     reduction,
+    sequences,
+    types,
 )
 
-FAMILIES = (constants, convolution, elementwise, indexing, matrix, movement, normalization, reduction)
+FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, reduction, sequences, types)
