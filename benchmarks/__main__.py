@@ -45,6 +45,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="seconds for each contender of a row (default 2)")
     parser.add_argument("--threads", type=int, default=1, help="threads for everyone (default 1)")
     parser.add_argument("--slow", action="store_true", help="also torch.compile, up to a minute a row")
+    parser.add_argument("--busy", action="store_true", help="count processor time: for a machine that others use")
     parser.add_argument("--no-profile", action="store_true", help="do not profile Ingot's kernels afterwards")
     parser.add_argument("--output", type=Path, default=Path("out/benchmarks"), help="folder for what is written")
     chosen = parser.parse_args(given)
@@ -119,8 +120,8 @@ class Runner:
             remaining = group[len(found) :]
             job = {
                 "suite": name, "keys": [row.key for row in remaining], "threads": threads, "seconds": self.seconds,
-                "turns": 2 if self.chosen.quick else 5, "slow": self.chosen.slow, "machine": self.machine,
-                "profile": not self.chosen.no_profile,
+                "turns": 2 if self.chosen.quick else 5, "busy": self.chosen.busy, "slow": self.chosen.slow,
+                "machine": self.machine, "profile": not self.chosen.no_profile,
             }  # fmt: skip
             cores = len(self.allowed) if name in EVERY_CORE else threads
             lines = [Result.from_json(line) for line in self._process(job, cores)]

@@ -39,9 +39,8 @@ def main(job_path: str, results_path: str) -> None:
     if job["suite"] == "probe":
         results.write_text(json.dumps(asdict(probe.measure(job["seconds"]))))
         return
-    setting = Setting(
-        job["threads"], Effort(job["seconds"], job["turns"]), job["slow"], machine_of(job["machine"]), job["profile"]
-    )
+    effort = Effort(job["seconds"], job["turns"], job["busy"])
+    setting = Setting(job["threads"], effort, job["slow"], machine_of(job["machine"]), job["profile"])
     with results.open("a") as file:
         for row in rows.select(job["suite"], job["keys"]):
             try:
