@@ -43,6 +43,7 @@ _MODULES: dict[str, str] = {
     "optim": "ingot.frontends.dsl.optim",
     "data": "ingot.frontends.dsl.data",
     "ops": "ingot.frontends.dsl.ops",
+    "random": "ingot.frontends.dsl.random",
 }
 
 __all__ = sorted({*_WHERE, *_MODULES})  # noqa: PLE0605  it is a list
