@@ -29,6 +29,7 @@ from ingot.compiler.target import Target
 from ingot.runtime.abi import PARALLEL_FOR, Failure
 
 STACK_ALIGNMENT = 64
+STACK_BYTES = 1 << 20  # of one buffer; threads have 8 MiB and no probes for what lies beyond
 
 
 def emit_kernel(function: loops.Function, name: str, target: Target) -> Kernel:
@@ -182,6 +183,8 @@ class FunctionEmitter:
         elements = self.indices.resolve(symbolic.product(buffer.shape))
         if not isinstance(elements, int):
             raise CodegenError(f"{buffer!r} is on the stack, so its shape must be constant")
+        if elements * buffer.dtype.itemsize > STACK_BYTES:
+            raise CodegenError(f"{buffer!r} does not fit on the stack ({STACK_BYTES} bytes); use the arena")
         return self.reserve(f"[{max(elements, 1)} x {memory_text(buffer.dtype)}]", STACK_ALIGNMENT)
 
     def reserve(self, kind: str, align: int = 8) -> Value:

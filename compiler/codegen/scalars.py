@@ -184,7 +184,7 @@ def _truncdiv(op: Operation, x: Value, y: Value) -> Value:
 
 def _floordiv(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
-        return _floor_divide_floats(op, x, y)
+        return elementary(op, "floor_divide", x, y)
     divisor, is_zero = _safe_divisor(op, x, y)
     quotient = _quotient(op, x, divisor)
     if op.is_signed:
@@ -195,7 +195,7 @@ def _floordiv(op: Operation, x: Value, y: Value) -> Value:
 
 def _mod(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
-        return _remainder_floats(op, x, y)
+        return elementary(op, "mod", x, y)
     divisor, is_zero = _safe_divisor(op, x, y)
     rest = _rest(op, x, divisor)
     if op.is_signed:
@@ -205,7 +205,7 @@ def _mod(op: Operation, x: Value, y: Value) -> Value:
 
 def _fmod(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
-        return _float_rest(op, x, y)
+        return elementary(op, "fmod", x, y)
     divisor, is_zero = _safe_divisor(op, x, y)
     return op.builder.select(is_zero, op.number(x, 0), _rest(op, x, divisor))
 
@@ -215,47 +215,6 @@ def _signs_differ(op: Operation, rest: Value, divisor: Value) -> Value:
     zero = op.number(rest, 0)
     differ = op.builder.icmp("<", op.builder.xor(rest, divisor), zero, "s")
     return op.builder.and_(op.builder.icmp("!=", rest, zero, "u"), differ)
-
-
-# --- division of floats
-
-
-def _float_rest(op: Operation, x: Value, y: Value) -> Value:
-    return op.builder.frem(x, y)
-
-
-def _opposite(op: Operation, rest: Value, y: Value) -> Value:
-    """The rest is not zero and has the other sign than y."""
-    zero = op.number(rest, 0)
-    negative_rest, negative_y = op.compare("<", rest, zero), op.compare("<", y, zero)
-    nonzero = op.builder.fcmp_unordered("!=", rest, zero)
-    return op.builder.and_(nonzero, op.builder.xor(negative_rest, negative_y))
-
-
-def _remainder_floats(op: Operation, x: Value, y: Value) -> Value:
-    """The rest has the sign of y, also when it is zero."""
-    builder = op.builder
-    rest = _float_rest(op, x, y)
-    moved = builder.select(_opposite(op, rest, y), builder.fadd(rest, y), rest)
-    is_zero = builder.fcmp_ordered("==", rest, op.number(rest, 0))
-    return builder.select(is_zero, op.intrinsic("copysign", op.number(rest, 0), y), moved)
-
-
-def _floor_divide_floats(op: Operation, x: Value, y: Value) -> Value:
-    """Consistent with the remainder: (x - rest) / y is an integer but for rounding, and is rounded to it."""
-    builder = op.builder
-    rest = _float_rest(op, x, y)
-    divided = builder.fdiv(builder.fsub(x, rest), y)
-    divided = builder.select(_opposite(op, rest, y), builder.fsub(divided, op.number(x, 1)), divided)
-    floor = elementary(op, "floor", divided)
-    excess = builder.fcmp_ordered(">", builder.fsub(divided, floor), op.number(x, 0.5))
-    floor = builder.select(excess, builder.fadd(floor, op.number(x, 1)), floor)
-    quotient = builder.fdiv(x, y)
-    signed_zero = op.intrinsic("copysign", op.number(x, 0), quotient)
-    is_zero = builder.fcmp_ordered("==", divided, op.number(x, 0))
-    result = builder.select(is_zero, signed_zero, floor)
-    by_zero = builder.fcmp_ordered("==", y, op.number(x, 0))
-    return builder.select(by_zero, quotient, result)
 
 
 # --- powers of integers
