@@ -9,9 +9,11 @@ from ingot.frontends.onnx.convert import (
     matrix,
     movement,
     normalization,
+    quantized,
+    recurrent,
     reduction,
     sequences,
     types,
 )
 
-FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, reduction, sequences, types)
+FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, recurrent, reduction, sequences, types)
