@@ -144,7 +144,7 @@ def as_type(given: object, position: int) -> TensorType:
 
 
 def check_dims(types: Sequence[TensorType]) -> None:
-    """One name, one dim: the same name with other bounds is a mistake."""
+    """One name, one dim: the same name with other bounds is a mistake, and so is a name whose value no axis tells."""
     seen: dict[str, Symbol] = {}
     for t in types:
         for dim in t.shape:
@@ -153,6 +153,12 @@ def check_dims(types: Sequence[TensorType]) -> None:
                     raise IngotValueError(
                         Code.DIM_CONFLICT, f"dim {atom.name!r} is declared twice with different bounds"
                     )
+    told = {dim.name for t in types for dim in t.shape if isinstance(dim, Symbol)}
+    for name in seen.keys() - told:
+        where = ", ".join(repr(t) for t in types)
+        raise IngotValueError(
+            Code.UNDETERMINED_DIM, f"dim {name!r} occurs only inside expressions of {where}; no axis tells its value"
+        )
 
 
 def flatten(result: Any, path: str = "") -> tuple[list[tuple[str, Any]], Any]:

@@ -194,6 +194,15 @@ def test_e122_branches_of_different_types():
     raised("E122", compiling(lambda x: ingot.scan(lambda c, t: (c.sum(), t), x[0], x)), "carried")
 
 
+def test_e121_model_called_on_arrays():
+    raised("E121", lambda: Line()(np.ones((2, 3), np.float32)), "Line", "ingot.compile(model, ingot.f32[2, 3])")
+
+
+def test_e123_dim_that_no_axis_tells():
+    raised("E123", compiling(lambda x: x, ingot.f32["2*n"]), "'n'", "f32[2*n]")
+    compiling(lambda x, y: y, ingot.f32["n"], ingot.f32["2*n"])()
+
+
 def test_every_code_is_tested_here():
     source = open(__file__, encoding="utf-8").read()
     assert [c.id for c in Code if f"test_{c.id.lower()}_" not in source] == []
