@@ -243,7 +243,7 @@ class _Partition:
         while source in self.inlined and isinstance(source.op, Reshape):
             source = source.args[0]
         base = self._stored(source)
-        buffer = Buffer(f"{base.name}.view", value.tensor.dtype, value.shape)
+        buffer = Buffer(f"{base.name}.view{len(self.views)}", value.tensor.dtype, value.shape)
         root = self.views[base].base if base in self.views else base
         self.views[buffer] = ViewStep(buffer, root)
         self._views[value] = buffer

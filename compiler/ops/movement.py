@@ -17,7 +17,7 @@ from ingot.compiler.ir.scalar import IndexValue, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, Type, bf16, boolean, f16, f32, f64, i32, i64
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, check, normalize_axes, shape_text
+from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, check, normalize_axes, normalize_axis, shape_text
 
 # --- tensors made from shapes ---------------------------------------------------------------------
 
@@ -126,8 +126,12 @@ class Slice(Op):
         return symbolic.ceildiv(last - first, abs(step))
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
-        parts = zip(self.starts, self.stops, self.steps, strict=True)
-        return x[tuple(slice(a, b if b != -1 else None, s) for a, b, s in parts)]
+        def part(start: Any, stop: Any, step: int) -> slice:
+            if start == stop:  # also before the first element, where NumPy's -1 would be the last
+                return slice(0, 0)
+            return slice(start, stop if stop != -1 else None, step)
+
+        return x[tuple(map(part, self.starts, self.stops, self.steps))]
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         (x,) = xs
@@ -153,6 +157,7 @@ class Slice(Op):
         yield Sample(cls((5, 0), (1, 1), (-3, 1)), (f64[7, 1],))
         yield Sample(cls((2, 2), (2, 5), (1, 2)), (f64[4, 5],))
         yield Sample(cls((3,), (3,), (-2,)), (f64[5],))
+        yield Sample(cls((-1,), (-1,), (-1,)), (f64[5],))
 
 
 def part(x: Node, axis: int, start: Dim, stop: Dim, step: int = 1) -> Any:
@@ -400,7 +405,8 @@ def concat(parts: Sequence[Node], axis: int) -> Any:
 
 def stack(parts: Sequence[Node], axis: int = 0) -> Any:
     """The parts along a new axis."""
-    return concat([p.expand_dims(axis) for p in parts], axis)
+    place = normalize_axis(axis, parts[0].rank + 1, "stack")
+    return concat([p.expand_dims(place) for p in parts], place)
 
 
 # --- reversals and repetitions --------------------------------------------------------------------

@@ -195,10 +195,8 @@ def _gather_points(x: Any, indices: Sequence[Any], first: int) -> Any:
     extents = x.shape[first:after]
     flat: Any = None
     for one, extent in zip(indices, extents, strict=True):
-        wide = one.astype(i64)
-        wrapped = (wide < 0).where(wide + extent, wide)
         # each coordinate is checked by itself before it is folded into one index
-        ranged = wrapped.apply(CheckRange(extent))
-        flat = ranged if flat is None else flat * extent + ranged
+        position = one.astype(i64).apply(CheckRange(extent))
+        flat = position if flat is None else flat * extent + position
     merged = x.reshape(*x.shape[:first], symbolic.product(extents), *x.shape[after:])
     return merged.apply(Gather(first), Node.broadcast_to(flat, shape))

@@ -416,7 +416,7 @@ def check_range(g: Generator, kind: Any) -> Any:
     if g.depth:
         raise LookupError
     extent = g.choose(g.extents)
-    return g.input(i64, g.shape(), (0, extent)).apply(kind(extent))
+    return g.indices(extent, g.shape()).apply(kind(extent))
 
 
 # --- reductions -----------------------------------------------------------------------------------
