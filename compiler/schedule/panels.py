@@ -93,9 +93,7 @@ class Block:
 class PanelNest:
     """Emits a contraction. `scratch` are the buffers that it needs from outside."""
 
-    def __init__(
-        self, found: Contraction, tiles: ContractionTiles, target: Target, outputs_wait: bool = True
-    ) -> None:
+    def __init__(self, found: Contraction, tiles: ContractionTiles, target: Target, outputs_wait: bool = True) -> None:
         self.outputs_wait = outputs_wait  # whether sums may wait in outputs: not when those overwrite inputs
         self.found = found
         self.form = found.form

@@ -25,7 +25,7 @@ from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.tile import Tile
 from ingot.compiler.target import Target
 
-CHAIN = 512  # additions in one chain before its total is added to the result
+SHORTEST_CHAIN, USUAL_CHAIN, LONGEST_CHAIN = 32, 128, 512  # additions in one chain before its total is added
 FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
 ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
 
@@ -83,13 +83,10 @@ def lanes_of(form: ReductionForm, target: Target) -> int:
 
 def along_reduced(form: ReductionForm, width: int) -> bool:
     """Whether vectors should run along the last reduced axis rather than the last kept one."""
-    if not form.reduced:
+    if not form.reduced or symbolic.less(form.reduced_extents[-1], width) is True:
         return False
-    extent = form.reduced_extents[-1]
     if not form.kept:
         return True
-    if isinstance(extent, int) and extent < width:
-        return False
     found = [load for a in form.accumulations for load in scalars.loads(a.body)]
     kept = sum(scalars.stride(load, form.kept[-1]) == 1 for load in found)
     reduced = sum(scalars.stride(load, form.reduced[-1]) == 1 for load in found)
@@ -97,9 +94,15 @@ def along_reduced(form: ReductionForm, width: int) -> bool:
 
 
 def chunk_of(form: ReductionForm) -> Chunking | None:
-    """Where chains of additions are cut; nothing rounds in other reductions."""
-    rounds = any(a.combiner in ("sum", "prod") and a.dtype.is_float for a in form.accumulations)
-    return lanes.chunking(form.reduced_extents, CHAIN) if rounds else None
+    """Where chains of additions are cut: about as many chains as a chain is long, which makes the rounding error
+    least. Nothing rounds in other reductions."""
+    if not any(a.combiner in ("sum", "prod") and a.dtype.is_float for a in form.accumulations):
+        return None
+    count = symbolic.product(form.reduced_extents)
+    chain = USUAL_CHAIN
+    if isinstance(count, int):
+        chain = min(max(SHORTEST_CHAIN, 1 << (count.bit_length() // 2)), LONGEST_CHAIN)
+    return lanes.chunking(form.reduced_extents, chain)
 
 
 def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOptions) -> ReductionDecision:
@@ -331,7 +334,6 @@ def _lane_parts(
     form: ReductionForm, width: int, target: Target, cut: Chunking, scratch: Sequence[Buffer]
 ) -> tuple[Statement, ...]:
     counts = lanes.chunk_counts(form.reduced_extents, cut)
-    vectors = lanes.chunk_vectors(form.reduced_extents, cut, width)
     every = (*form.kept_extents, *counts)
     rank = len(form.kept)
 
@@ -356,7 +358,7 @@ def _lane_parts(
 
         return (
             *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
-            *lanes.chunk_body(extents, starts, width, vectors, accumulators, point, only=True),
+            *lanes.chunk_body(extents, starts, width, accumulators, point, [a.total for a in accumulators]),
             *build.loop("l", width, save, "vector", width),
         )
 
