@@ -12,8 +12,11 @@ from ingot.frontends.onnx.convert import (
     quantized,
     recurrent,
     reduction,
+    resize,
     sequences,
     types,
+    vision,
 )
 
-FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, recurrent, reduction, sequences, types)
+FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, recurrent, reduction, resize, sequences,
+            types, vision)
