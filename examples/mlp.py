@@ -24,23 +24,24 @@ def spirals(count: int, generator: np.random.Generator) -> tuple[np.ndarray, np.
     return points.astype(np.float32), label.astype(np.float32)
 
 
-def score(x, w1, b1, w2, b2, w3, b3):
+def score(weights, x):
     """Above 0: the second spiral."""
-    hidden = (x @ w1 + b1).tanh()
-    hidden = (hidden @ w2 + b2).tanh()
-    return (hidden @ w3 + b3)[:, 0]
+    hidden = (x @ weights["w1"] + weights["b1"]).tanh()
+    hidden = (hidden @ weights["w2"] + weights["b2"]).tanh()
+    return (hidden @ weights["w3"] + weights["b3"])[:, 0]
 
 
 def loss(weights, x, label):
     """Cross-entropy of a yes-or-no question: softplus(s) - label * s."""
-    s = score(x, *weights)
+    s = score(weights, x)
     return (s.softplus() - label * s).mean()
 
 
-def step(x, label, *weights):
-    """One step of gradient descent: the loss, and the new weights."""
+@ingot.jit
+def step(weights, x, label):
+    """One step of gradient descent: the loss, and the new weights. All of it becomes one program."""
     value, slopes = ingot.value_and_grad(loss)(weights, x, label)
-    return value, *(weight - RATE * slope for weight, slope in zip(weights, slopes, strict=True))
+    return value, {name: weights[name] - RATE * slopes[name] for name in weights}
 
 
 def draw(ask) -> str:
@@ -56,21 +57,19 @@ def main() -> None:
 
     generator = np.random.default_rng(0)
     x, label = spirals(400, generator)
-    shapes = [(2, WIDTH), (WIDTH,), (WIDTH, WIDTH), (WIDTH,), (WIDTH, 1), (1,)]
-    weights = [(generator.standard_normal(s) * 0.5).astype(np.float32) for s in shapes]
-
-    # The whole step, gradient and all, becomes one program.
-    train = ingot.compile(step, x, label, *weights)
+    shapes = {"w1": (2, WIDTH), "b1": (WIDTH,), "w2": (WIDTH, WIDTH), "b2": (WIDTH,), "w3": (WIDTH, 1), "b3": (1,)}
+    weights = {name: (generator.standard_normal(s) * 0.5).astype(np.float32) for name, s in shapes.items()}
     for number in range(steps + 1):
-        value, *weights = train(x, label, *weights)
+        value, weights = step(weights, x, label)
         if number % (steps // 4) == 0:
             print(f"step {number:5}   loss {float(value):.4f}")
 
-    classify = ingot.compile(score, ingot.f32["points", 2], *(ingot.f32[s] for s in shapes))
+    # Inference is the same function with the weights built in, for any number of points.
+    classify = ingot.compile(lambda x: score(weights, x), ingot.f32["points", 2])
     fresh, truth = spirals(1000, generator)
-    right = ((classify(fresh, *weights) > 0) == truth).mean()
+    right = ((classify(fresh) > 0) == truth).mean()
     print(f"right about {right:.1%} of points it has not seen\n")
-    print(draw(lambda points: classify(points, *weights)))
+    print(draw(classify))
     assert right > 0.9, "the spirals were not told apart"
 
 
