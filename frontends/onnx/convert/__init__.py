@@ -14,9 +14,11 @@ from ingot.frontends.onnx.convert import (
     reduction,
     resize,
     sequences,
+    signal,
+    training,
     types,
     vision,
 )
 
 FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, recurrent, reduction, resize, sequences,
-            types, vision)
+            signal, training, types, vision)
