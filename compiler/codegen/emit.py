@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from ingot.compiler.codegen.abi import Kernel, dims_of
-from ingot.compiler.codegen.analysis import Analysis, accesses, runs_in_lanes
+from ingot.compiler.codegen.analysis import Analysis, accesses
 from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.elements import memory_text
 from ingot.compiler.codegen.expressions import Expressions
@@ -254,7 +254,7 @@ class FunctionEmitter:
         builder.branch(head)
         if guard_head is not None:
             builder.leave()
-            positive = builder.icmp(">", count, integer(0), "s", free=True)
+            positive = builder.icmp(">", count, integer(0), "s")
             skipped = outer.block
             builder.cbranch(positive, guard_head, after)
             outer.block = after
@@ -347,7 +347,7 @@ class FunctionEmitter:
     # --- vector loops
 
     def _in_lanes(self, loop: loops.For, extent: Dim) -> bool:
-        if loop.width == 1 or extent == 1 or not runs_in_lanes(loop):
+        if loop.width == 1 or extent == 1 or not self.analysis.runs_in_lanes(loop):
             return False  # an index of a single value is the constant 0 already
         if self.frame.lanes is not None:
             raise CodegenError("a vector loop inside a vector loop")
@@ -357,7 +357,7 @@ class FunctionEmitter:
 
     @staticmethod
     def _is_full(loop: loops.For, extent: Dim) -> bool:
-        return symbolic.less_equal(loop.width, extent) is True
+        return extent == loop.width if isinstance(extent, int) else symbolic.less_equal(loop.width, extent) is True
 
     def _can_mask(self, loop: loops.For) -> bool:
         """Without masked memory instructions a part of a vector is a short loop, unless it lives in registers."""
@@ -386,7 +386,7 @@ class FunctionEmitter:
         end = builder.block
         builder.branch(after)
         builder.leave()
-        positive = builder.icmp(">", count, integer(0), "s", free=True)
+        positive = builder.icmp(">", count, integer(0), "s")
         skipped = outer.block
         builder.cbranch(positive, head, after)
         outer.block = after

@@ -60,6 +60,7 @@ class Expressions:
         self.registers = registers
         self._values: list[dict[int, Value]] = [{}]
         self._guards: dict[int, bool] = {}
+        self._operations: dict[tuple[str, str], Operation] = {}
 
     def evaluate(self, root: Scalar) -> Value:
         """The value of a statement's expression."""
@@ -73,30 +74,31 @@ class Expressions:
     # --- walking
 
     def _known(self, node: Scalar) -> Value | None:
+        key = id(node)
         for layer in reversed(self._values):
-            found = layer.get(id(node))
-            if found is not None:
-                return found
+            if key in layer:
+                return layer[key]
         return None
 
     def _value(self, root: Scalar) -> Value:
+        found = self._known(root)
+        if found is not None:
+            return found
         stack = [root]
         while stack:
             node = stack[-1]
-            if self._known(node) is not None:
-                stack.pop()
-                continue
             operands = children(node)
-            if isinstance(node, Apply) and node.function.name == "select" and self._is_lazy(node):
+            if operands and isinstance(node, Apply) and node.function.name == "select" and self._is_lazy(node):
                 operands = operands[:1]
             pending = [operand for operand in operands if self._known(operand) is None]
             if pending:
                 stack.extend(reversed(pending))
-            else:
-                self._values[-1][id(stack.pop())] = self._node(node)
-        result = self._known(root)
-        assert result is not None
-        return result
+                continue
+            stack.pop()
+            if self._known(node) is None:  # an operand that occurs twice
+                found = self._values[-1][id(node)] = self._node(node)
+        assert found is not None
+        return found
 
     @contextmanager
     def _layer(self) -> Iterator[None]:
@@ -146,9 +148,16 @@ class Expressions:
         arguments = [self._value(argument) for argument in node.args]
         if any(argument.lanes for argument in arguments):
             arguments = [self.frame.splat(argument) for argument in arguments]
-        first = node.args[1 if name == "select" else 0].dtype
+        return apply(self._operation(node), name, arguments)
+
+    def _operation(self, node: Apply) -> Operation:
+        first = node.args[1 if node.function.name == "select" else 0].dtype
         second = node.args[1].dtype if len(node.args) > 1 else first
-        return apply(Operation(self.frame.builder, self.frame.target, first, second), name, arguments)
+        key = (first.name, second.name)
+        found = self._operations.get(key)
+        if found is None:
+            found = self._operations[key] = Operation(self.frame.builder, self.frame.target, first, second)
+        return found
 
     def _compare_indices(self, name: str, left: Scalar, right: Scalar) -> Value | None:
         """A comparison of index expressions: decided now where the values of unrolled variables decide it.

@@ -157,8 +157,8 @@ class Frame:
         """An i64 moved into [-limit, limit]."""
         builder = self.builder
         for code, edge in (("<", limit), (">", -limit)):
-            within = builder.icmp(code, value, integer(edge), "s", free=True)
-            value = builder.select(within, value, integer(edge), free=True)
+            within = builder.icmp(code, value, integer(edge), "s")
+            value = builder.select(within, value, integer(edge))
         return value
 
     # --- failure

@@ -19,21 +19,17 @@ RELATIONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne
 class Value:
     """An SSA value: its type, the type's text, how it is written as an operand, and the scope that defines it."""
 
-    __slots__ = ("ref", "scope", "text", "type")
+    __slots__ = ("lanes", "ref", "scope", "text", "type")
 
     def __init__(self, kind: ir.Type, text: str, ref: str, scope: Scope | None = None) -> None:
         self.type = kind
         self.text = text
         self.ref = ref
         self.scope = scope  # None: a constant
+        self.lanes: int = kind.count if text[0] == "<" else 0  # type: ignore[attr-defined]
 
     def get_reference(self) -> str:
         return self.ref
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes of a vector, 0 for a scalar."""
-        return self.type.count if isinstance(self.type, ir.VectorType) else 0  # type: ignore[attr-defined]
 
     def __repr__(self) -> str:
         return f"{self.text} {self.ref}"
