@@ -140,7 +140,7 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
     axis, chunk = -1, 0
     if options.parallel and points.extents:
         weight = partition.weight_of(points.stores, points.values)
-        cut = partition.cut(points.extents, weight, width * unroll)
+        cut = partition.cut(points.extents, weight, [1] * (len(points.extents) - 1) + [width * unroll])
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
         if chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE

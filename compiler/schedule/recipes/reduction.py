@@ -118,10 +118,13 @@ def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOpt
         rows = min(rows, form.kept_extents[row_axis])  # type: ignore[type-var]
     axis, block, stages = -1, 0, 1
     if options.parallel and form.kept:
-        weight = point_weight(form)
-        cut = partition.cut(form.kept_extents, weight, vectors * width)
+        units = [1] * len(form.kept)
+        units[-1] = vectors * width
+        if row_axis >= 0:
+            units[row_axis] = int(rows)
+        cut = partition.cut(form.kept_extents, point_weight(form), units, _total_weight(form))
         axis, block = (cut.axis, cut.block) if cut else (-1, 0)
-        stages = 2 if cut and _few(form, rows * vectors * width) else 1
+        stages = 2 if cut and _few(form, int(rows) * vectors * width) else 1
     return ReductionDecision(width, int(rows), vectors, row_axis, stages, axis, block)
 
 
@@ -140,10 +143,15 @@ def reused_axis(form: ReductionForm) -> int:
 
 
 def point_weight(form: ReductionForm) -> int:
-    """Weight of one output."""
+    """Weight of one output; a guess where reduced axes are symbolic."""
     count = symbolic.product(form.reduced_extents)
     steps = count if isinstance(count, int) else ASSUMED_EXTENT
     return max(1, steps * partition.weight_of([], [a.body for a in form.accumulations]))
+
+
+def _total_weight(form: ReductionForm) -> Dim:
+    points = symbolic.product((*form.kept_extents, *form.reduced_extents))
+    return points * partition.weight_of([], [a.body for a in form.accumulations])
 
 
 def _few(form: ReductionForm, tile_elements: int) -> bool:
@@ -178,21 +186,22 @@ def tiles(
     width = decision.width
     row_axis, lane_axis = decision.row_axis, len(form.kept) - 1
     outside = [axis for axis in range(len(form.kept)) if axis not in (row_axis, lane_axis)]
-    lane_start, lane_count = ranges[lane_axis] if form.kept else (0, 1)
-    row_start, row_count = ranges[row_axis] if row_axis >= 0 else (0, 1)
+    one = partition.Range(0, 1, 1)
+    lane_range = ranges[lane_axis] if form.kept else one
+    row_range = ranges[row_axis] if row_axis >= 0 else one
     row_sizes = [size for size in (decision.rows, 4, 2, 1) if size <= decision.rows]
 
     def box(*index: Dim) -> list[Statement]:
-        fixed = {form.kept[axis]: ranges[axis][0] + i for axis, i in zip(outside, index, strict=True)}
+        fixed = {form.kept[axis]: ranges[axis].start + i for axis, i in zip(outside, index, strict=True)}
         result: list[Statement] = []
-        for lane in tile.cover(lane_count, (decision.vectors * width, width), masked=True).pieces:
+        for lane in tile.cover_range(lane_range, (decision.vectors * width, width), masked=True).pieces:
             result.extend(build.loop("j", lane.count, lambda j, lane=lane: column(fixed, lane, j)))
         return result
 
     def column(fixed: dict[Dim, Dim], lane: tile.Piece, j: Dim) -> list[Statement]:
         result: list[Statement] = []
-        place = lane_start + lane.start + j * lane.size
-        for row in tile.cover(row_count, row_sizes).pieces:
+        place = lane_range.start + lane.start + j * lane.size
+        for row in tile.cover_range(row_range, row_sizes).pieces:
             result.extend(build.loop("i", row.count, lambda i, row=row: emit(_make(fixed, row, i, lane, place))))
         return result
 
@@ -201,7 +210,7 @@ def tiles(
         return Tile(
             fixed,
             form.kept[row_axis] if row_axis >= 0 else None,
-            row_start + row.start + i * row.size,
+            row_range.start + row.start + i * row.size,
             row.size,
             form.kept[lane_axis] if form.kept else None,
             place,
@@ -209,7 +218,7 @@ def tiles(
             width,
         )
 
-    counts = [ranges[axis][1] for axis in outside]
+    counts = [ranges[axis].count for axis in outside]
     return build.nest([f"n{n}" for n in range(len(outside))], counts, box)
 
 
@@ -281,7 +290,7 @@ def _two_stage(
     whole = replace(decision, block=0)
 
     def part(ranges: partition.Ranges) -> tuple[Statement, ...]:
-        number = [start for start, _ in ranges]
+        number = [part.start for part in ranges]
         starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
 
         def emit(each: Tile) -> tuple[Statement, ...]:
@@ -295,7 +304,7 @@ def _two_stage(
 
             return (*tile.allocate(sums), *chain, *each.spread(element))
 
-        return tiles(form, whole, tuple((0, extent) for extent in form.kept_extents), emit)
+        return tiles(form, whole, partition.whole(form.kept_extents), emit)
 
     first = partition.blocks(counts, partition.Cut(len(counts) - 1, 1), part)
     second = replace(
@@ -338,7 +347,7 @@ def _lane_parts(
     rank = len(form.kept)
 
     def part(ranges: partition.Ranges) -> tuple[Statement, ...]:
-        place = tuple(start for start, _ in ranges)
+        place = tuple(part.start for part in ranges)
         fixed = dict(zip(form.kept, place, strict=False))
         starts, extents = lanes.chunk_range(form.reduced_extents, cut, place[rank:])
         accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
