@@ -14,16 +14,17 @@ from dataclasses import dataclass
 
 from ingot.compiler.fusion.partition import FusionPlan, KernelStep, LoopStep, RegionStep, Step, partition
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.graph import Graph, Input, input_of
+from ingot.compiler.ir.graph import Graph, Input, input_of, results_of
 from ingot.compiler.ir.loops import Alloc, Call, For, Statement, View
-from ingot.compiler.ir.scalar import Buffer, Load
+from ingot.compiler.ir.scalar import Buffer, IndexValue, Load, apply
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel, axes
 from ingot.compiler.ir.types import row_major_strides
 from ingot.compiler.memory.arena import Arena, Request, plan_arena
-from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.base import Condition, Op
 from ingot.compiler.ops.control import If, Scan, While
 from ingot.compiler.schedule.result import Scheduled
+from ingot.runtime.abi import Failure
 
 Schedule = Callable[[Kernel], Scheduled]
 
@@ -53,8 +54,35 @@ class Assembly:
     arena: Arena
 
 
-def assemble(graph: Graph, schedule: Schedule, fuse: bool = True) -> Assembly:
-    return _Assembler(schedule, fuse).program(graph)
+def assemble(
+    graph: Graph, schedule: Schedule, fuse: bool = True, conditions: Sequence[Condition] = ()
+) -> Assembly:
+    """The program of a graph. `conditions` on its dims are checked at each call, before anything runs."""
+    return _Assembler(schedule, fuse).program(graph, conditions)
+
+
+def conditions_of(graph: Graph) -> tuple[Condition, ...]:
+    """What must hold of the dims and could not be decided: of every op, regions included, and that no extent is
+    negative."""
+    found: dict[Condition, None] = {}
+    for value in graph.body:
+        op = value.op
+        assert isinstance(op, Op)
+        for condition in op.conditions(*(a.type for a in value.args)):
+            found[condition] = None
+        for tensor in results_of(value.type):
+            for dim in tensor.shape:
+                found[Condition(0, "le", dim, f"{op.name}: an extent of {tensor!r} is negative")] = None
+        for region in op.regions:
+            found |= dict.fromkeys(conditions_of(region))
+    return tuple(c for c in found if c.decided is not True)
+
+
+def _check(condition: Condition) -> loops.Fail:
+    """Fails with the two sides when the condition does not hold."""
+    relation = {"le": "gt", "eq": "ne"}[condition.relation]
+    sides = (IndexValue(condition.left), IndexValue(condition.right))
+    return loops.Fail(apply(relation, *sides), Failure.SHAPE_MISMATCH, condition.message, sides)
 
 
 @dataclass
@@ -77,7 +105,7 @@ class _Assembler:
         self.notes: list[str] = []
         self.names: dict[str, int] = {}
 
-    def program(self, graph: Graph) -> Assembly:
+    def program(self, graph: Graph, conditions: Sequence[Condition] = ()) -> Assembly:
         plan = partition(graph, fuse=self.fuse)
         self.plans.append((graph.name, plan))
         roles = ("argument", "state", "constant")
@@ -87,7 +115,8 @@ class _Assembler:
         outputs = list(plan.outputs)
         self._protect_states(graph, plan, work, outputs)
         statements, arena = self._frame(plan, work, {*parameters, *outputs})
-        entry = loops.Function("entry", (*parameters, *outputs), tuple(statements))
+        checks = [_check(c) for c in dict.fromkeys((*conditions, *conditions_of(graph)))]
+        entry = loops.Function("entry", (*parameters, *outputs), (*checks, *statements))
         return Assembly(entry, arena.total, tuple(self.kernels), tuple(self.plans), tuple(self.notes), arena)
 
     # --- memory ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import ingot.compiler.ops  # noqa: F401  the registry must be complete before anything is parsed
-from ingot.compiler.assembly import Assembly, assemble
+from ingot.compiler.assembly import Assembly, assemble, conditions_of
 from ingot.compiler.codegen.objects import CompiledFunctions, compile_functions
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 from ingot.compiler.ir import symbolic
@@ -91,7 +91,9 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     optimised = run_passes(graph, options, dumper, start)
     split = split_constants(optimised, options.fold_elements)
     dumper.graph("constants", split.main)
-    assembly = assemble(split.main, lambda kernel: schedule(kernel, target), options.fuse)
+    assembly = assemble(
+        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph)
+    )
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
     code = compile_functions(

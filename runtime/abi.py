@@ -106,8 +106,8 @@ FAILURES: dict[int, FailureText] = {
         "compile with wider bounds for that dimension",
     ),
     Failure.SHAPE_MISMATCH: FailureText(
-        "extents {a} and {b} of axis {c} had to be equal",
-        "check the shapes that depend on data",
+        "extents {a} and {b} do not fit",
+        "check the sizes of the inputs",
     ),
     Failure.LOOP_BOUND_EXCEEDED: FailureText(
         "a loop ran {a} times and wanted to go on, its bound is {b}",

