@@ -1,13 +1,15 @@
-"""The command line: the same as the Python API, for an ONNX file, a saved program or `module.py:name`.
+"""The command line: the same as the Python API, for an ONNX file, a saved program, a dump or `module.py:name`.
 
 A model of `module.py:name` is a Module, a function, or a function without arguments that returns one of these;
-its argument types are given with --type, for instance --type "f32[batch, 784]".
+its argument types are given with --type, for instance --type "f32[batch, 784]". A dump is a `.graph` file that
+--dump-ir wrote: compilation goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import re
 import sys
 import time
@@ -25,6 +27,7 @@ from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.api import CompiledFunction
 from ingot.frontends.dsl.module import Module
 from ingot.runtime.errors import IngotRuntimeError
+from ingot.runtime.executable import Executable
 
 
 class UsageError(Exception):
@@ -46,7 +49,7 @@ def load_model(where: str) -> Any:
         return ingot.load_onnx(where)
     path, _, name = where.partition(":")
     if not name:
-        raise UsageError(f"{where!r} is neither an .onnx file nor module.py:name")
+        raise UsageError(f"{where!r} is none of model.onnx, program.ingot, stage.graph and module.py:name")
     if not Path(path).is_file():
         raise UsageError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -66,9 +69,9 @@ def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType
     types: list[TensorType] = [parse_type(t) for t in arguments.type or ()]
     if not types and hasattr(model, "input_types"):
         types = list(model.input_types)
-    if not isinstance(model, Module) and callable(model) and not types:
-        model = model()
-        types = list(getattr(model, "input_types", ()))
+    if not isinstance(model, Module) and callable(model) and not inspect.signature(model).parameters:
+        model = model()  # a function that builds the model
+        types = types or list(getattr(model, "input_types", ()))
     if not types:
         raise UsageError('this model needs its argument types: --type "f32[batch, 784]", once per argument')
     return model, types
@@ -77,7 +80,6 @@ def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType
 def compiled(arguments: argparse.Namespace) -> Any:
     if arguments.model.endswith(".ingot"):
         return ingot.load(arguments.model, threads=arguments.threads)
-    model, types = model_and_types(arguments)
     choices: dict[str, Any] = {"threads": arguments.threads, "target": arguments.target}
     if arguments.dump_ir:
         choices["dump"] = arguments.dump_ir
@@ -85,6 +87,10 @@ def compiled(arguments: argparse.Namespace) -> Any:
         choices["fuse"] = False
     if arguments.memory_budget:
         choices["memory_budget"] = arguments.memory_budget
+    if arguments.model.endswith(".graph"):
+        resumed = pipeline.resume(arguments.model, ingot.Options.from_environment().with_(**choices))
+        return Executable(resumed.program, arguments.threads)
+    model, types = model_and_types(arguments)
     return ingot.compile(model, *types, **choices)
 
 
@@ -259,7 +265,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(function=function)
         if model:
-            command.add_argument("model", help="model.onnx, program.ingot or module.py:name")
+            command.add_argument("model", help="model.onnx, program.ingot, stage.graph or module.py:name")
             command.add_argument("--type", action="append", help='type of an argument, e.g. "f32[batch, 784]"')
             command.add_argument("--threads", type=int)
             command.add_argument("--target", default="native")
