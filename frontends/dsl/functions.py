@@ -62,6 +62,8 @@ def trace(
         result = copied(*args)
         updated = buffer_updates(copied, module, tensors) if parameters_as == "state" else {}
     leaves, structure = flatten(result)
+    if not leaves:
+        raise IngotTypeError(Code.NOT_A_TENSOR, f"the function returns {result!r}")
     outputs = [output_tensor(leaf, builder) for _, leaf in leaves]
     labels = _unique_names([name for name, _ in leaves])
     updates = {}
@@ -140,14 +142,16 @@ def _values_at(copied: Module, module: Module) -> list[Any]:
 
 
 def _independent(tensor: Tensor) -> Tensor:
-    return tensor.apply(Independent(next(_numbers)))
+    """A value of its own, in the innermost region: what is computed from it is computed there, where the
+    derivative looks for it."""
+    return _adopted(tensor.builder.innermost, tensor).apply(Independent(next(_numbers)))
 
 
 def _trace_of(args: Sequence[Any], what: str) -> Trace:
     tensors = [leaf for _, leaf in flatten(list(args))[0] if isinstance(leaf, Tensor)]
     if not tensors:
         raise IngotTypeError(Code.NO_TENSOR_ARGUMENT, f"{what} is given no traced tensor")
-    return max((t.builder for t in tensors), key=lambda b: b.depth)
+    return tensors[0].builder.innermost
 
 
 def _gradients(
@@ -194,7 +198,7 @@ def _offset(structure: Any, by: int) -> Any:
         return type(structure)(_offset(s, by) for s in structure)
     if isinstance(structure, dict):
         return {k: _offset(s, by) for k, s in structure.items()}
-    return structure + by
+    return None if structure is None else structure + by
 
 
 def _independent_module(module: Module) -> tuple[Module, dict[str, Tensor]]:
@@ -331,16 +335,16 @@ def custom_gradient(function: Callable[..., Any], backward: Callable[..., Any]) 
 
     def wrapped(*args: Tensor) -> Any:
         builder = _trace_of(args, "custom_gradient")
-        first = Trace(builder)
+        first, second = Trace(builder), Trace(builder)
         inputs = [Tensor(first, first.input(f"x{n}", a.type)) for n, a in enumerate(args)]
-        result = function(*inputs)
-        items, structure = flatten(result)
+        with first.opened():
+            items, structure = flatten(function(*inputs))
         outputs = [output_tensor(leaf, first) for _, leaf in items]
-        second = Trace(builder)
         xs = tuple(Tensor(second, second.input(f"x{n}", a.type)) for n, a in enumerate(args))
         ys = [Tensor(second, second.input(f"y{n}", o.tensor)) for n, o in enumerate(outputs)]
         gs = [Tensor(second, second.input(f"g{n}", o.tensor)) for n, o in enumerate(outputs)]
-        given = backward(xs, rebuild(structure, ys), rebuild(structure, gs))
+        with second.opened():
+            given = backward(xs, rebuild(structure, ys), rebuild(structure, gs))
         given = given if isinstance(given, tuple) else (given,)
         if first.captured or second.captured:
             raise IngotTypeError(
@@ -366,7 +370,8 @@ def _region(
 ) -> tuple[Trace, list[Value], Any]:
     inner = Trace(builder)
     args = [Tensor(inner, inner.input(f"{prefix}{n}", t)) for n, t in enumerate(types)]
-    items, structure = flatten(function(*args))
+    with inner.opened():
+        items, structure = flatten(function(*args))
     return inner, [output_tensor(leaf, inner) for _, leaf in items], structure
 
 
