@@ -23,10 +23,16 @@ BYTES_PER_CYCLE = 2  # of one lane's arithmetic: a vector instruction moves abou
 
 @dataclass(frozen=True)
 class Cut:
-    """Leading axes before `axis` are iterated in parallel, `axis` itself in blocks of `block` steps."""
+    """Leading axes before `axis` are iterated in parallel, each in steps of its unit (by default 1); `axis` itself in
+    blocks of `block` steps."""
 
     axis: int
     block: int
+    units: tuple[int, ...] = ()
+
+    def steps(self, axis: int) -> int:
+        """Steps of an axis in one block."""
+        return self.block if axis == self.axis else self.units[axis] if self.units else 1
 
 
 def weight_of(stores: Sequence[Load], values: Sequence[Scalar]) -> int:
@@ -54,7 +60,7 @@ def cut(
         count = symbolic.ceildiv(extent, unit)
         if not isinstance(count, int) or inner * count > CHUNK_BYTES or axis == 0:
             steps = max(1, CHUNK_BYTES // inner)
-            return Cut(axis, balanced(extent, steps * unit, unit))
+            return Cut(axis, balanced(extent, steps * unit, unit), tuple(units))
         inner *= count
     return None
 
@@ -86,13 +92,22 @@ def whole(extents: Sequence[Dim]) -> Ranges:
     return tuple(Range(0, extent, extent) for extent in extents)
 
 
+def part_of(extent: Dim, number: Dim, steps: int) -> Range:
+    """One block of an axis that is cut into blocks of equal length."""
+    if steps == 1:
+        return Range(number, 1, extent)
+    start = number * steps
+    return Range(start, symbolic.minimum(steps, extent - start), extent, number, steps)
+
+
 def blocks(
     extents: Sequence[Dim], cut: Cut | None, body: Callable[[Ranges], Sequence[Statement]]
 ) -> tuple[Statement, ...]:
     """One parallel loop over the blocks of a cut; `body` gets the range of each axis."""
     if cut is None:
         return tuple(body(whole(extents)))
-    counts = (*extents[: cut.axis], symbolic.ceildiv(extents[cut.axis], cut.block))
+    steps = [cut.steps(axis) for axis in range(cut.axis + 1)]
+    counts = [symbolic.ceildiv(extent, step) for extent, step in zip(extents, steps, strict=False)]
 
     def block(number: Dim) -> Sequence[Statement]:
         place: list[Dim] = []
@@ -100,10 +115,7 @@ def blocks(
             place.append(number % count)
             number = number // count
         place.reverse()
-        extent = extents[cut.axis]
-        start = place[-1] * cut.block
-        cut_range = Range(start, symbolic.minimum(cut.block, extent - start), extent, place[-1], cut.block)
-        outer = (Range(index, 1, extent) for index, extent in zip(place[:-1], extents, strict=False))
-        return body((*outer, cut_range, *whole(extents[cut.axis + 1 :])))
+        parts = zip(extents, place, steps, strict=False)
+        return body((*(part_of(*part) for part in parts), *whole(extents[cut.axis + 1 :])))
 
     return build.loop("block", symbolic.product(counts), block, "parallel")

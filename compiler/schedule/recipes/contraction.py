@@ -144,7 +144,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         outer_blocks=outer_blocks,
         column_block=column_block,
         chain=CHAIN,
-        pack_right=_pack_right(found, rows),
+        pack_right=_pack_right(found, rows, target),
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
@@ -169,13 +169,16 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
     return height, vectors
 
 
-def _pack_right(found: Contraction, rows: int) -> bool:
-    """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. Windows that
-    overlap are near one another already."""
+def _pack_right(found: Contraction, rows: int, target: Target) -> bool:
+    """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
+    and windows that overlap are near already."""
     right, lane = found.right, found.form.kept[-1]
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
         return True
     if symbolic.less_equal(_all_rows(found), 2 * rows) is True:
+        return False
+    matrix = symbolic.product((*found.form.reduced_extents, found.form.kept_extents[-1])) * right.dtype.itemsize
+    if symbolic.less_equal(matrix, target.l1_bytes // 2) is True:
         return False
     overlaps = any(
         lane in symbolic.atoms(index) and any(k in symbolic.atoms(index) for k in found.form.reduced)

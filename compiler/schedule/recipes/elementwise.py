@@ -34,7 +34,7 @@ from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.statements import with_body
 from ingot.compiler.target import Target
 
-TILE = 16  # steps of a transpose block: at least a cache line of elements on both sides
+TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
 CHEAP, MODERATE = 6, 24  # cost of an element up to which vectors are unrolled by four, by two
 
 
@@ -196,9 +196,12 @@ def _outer(loop: For, axis: int, decision: ElementwiseDecision) -> For:
 
 
 def _tile(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
-    """for a { for b { S } }  ->  for a blocks { for b blocks { for a in block { for b in block { S } } } }"""
+    """for a { for b { S } }  ->  for a blocks { for b blocks { for a in block { for b in block { S } } } }
+
+    A block reads one vector of rows, a cache line of each: few enough that they stay even if all fall into one set.
+    """
     inner = only_inner(loop, "tile")
-    blocked = block(with_body(loop, (block(inner, TILE * 4),)), TILE)
+    blocked = block(with_body(loop, (block(inner, decision.width),)), TILE)
     if decision.chunk:
         blocked = parallelize(blocked)
     body = reorder(only_inner(blocked, "tile"))

@@ -37,7 +37,7 @@ class ReductionDecision:
     vectors: int  # vectors along the last axis in a tile
     row_axis: int  # kept axis of the rows; -1: none
     stages: int  # 2: chunks first, then their totals
-    axis: int = -1  # kept axis that is cut for threads
+    axis: int = -1  # kept axis that is cut for threads; those before it are divided into tiles
     block: int = 0  # its steps in a block
 
 
@@ -118,14 +118,22 @@ def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOpt
         rows = min(rows, form.kept_extents[row_axis])  # type: ignore[type-var]
     axis, block, stages = -1, 0, 1
     if options.parallel and form.kept:
-        units = [1] * len(form.kept)
-        units[-1] = vectors * width
-        if row_axis >= 0:
-            units[row_axis] = int(rows)
+        units = tile_units(len(form.kept), row_axis, int(rows), vectors * width)
         cut = partition.cut(form.kept_extents, point_weight(form), units, _total_weight(form))
         axis, block = (cut.axis, cut.block) if cut else (-1, 0)
         stages = 2 if cut and _few(form, int(rows) * vectors * width) else 1
     return ReductionDecision(width, int(rows), vectors, row_axis, stages, axis, block)
+
+
+def tile_units(rank: int, row_axis: int, rows: int, columns: int) -> tuple[int, ...]:
+    """The steps of each kept axis in a tile."""
+    if rank == 0:
+        return ()
+    units = [1] * rank
+    if row_axis >= 0:
+        units[row_axis] = rows
+    units[-1] = columns
+    return tuple(units)
 
 
 def tile_rows(registers: int, vectors: int) -> int:
@@ -171,7 +179,8 @@ def tiled(
     form: ReductionForm, decision: ReductionDecision, target: Target, chunk: Chunking | None
 ) -> tuple[Statement, ...]:
     """Every output, tile by tile."""
-    cut = partition.Cut(decision.axis, decision.block) if decision.block else None
+    units = tile_units(len(form.kept), decision.row_axis, decision.rows, decision.vectors * decision.width)
+    cut = partition.Cut(decision.axis, decision.block, units) if decision.block else None
 
     def emit(each: Tile) -> tuple[Statement, ...]:
         return _tile(each, form, target, chunk)
