@@ -24,7 +24,12 @@ def compile_staged(staged: Staged, given: Mapping[str, Given | None]) -> Compile
     known = {n: g for n, g in given.items() if g is not None}
     if len(known) < len(given):
         return OnnxExecutable(staged, given)
-    stage = staged.build_first(known)
+    try:
+        stage = staged.build_first(known)
+    except OnnxError as error:
+        if not error.is_about_shapes or not any(g.is_symbolic for g in known.values()):
+            raise
+        return OnnxExecutable(staged, given)  # the declared dims say too little: compiled for the shapes of each call
     plain = all(g.element is not None and not g.element.is_coded for g in known.values())
     if plain and stage.is_whole and stage.compiled is not None:
         count = len(staged.outputs)

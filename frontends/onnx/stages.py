@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Input
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.traverse import symbols_in
@@ -42,6 +41,10 @@ class Given:
     @property
     def is_opaque(self) -> bool:
         return self.type is None and self.array is None and self.parts is None and not self.absent
+
+    @property
+    def is_symbolic(self) -> bool:
+        return self.type is not None and not self.type.is_static
 
     @property
     def key(self) -> Key:
@@ -204,5 +207,12 @@ def bind_dims(given: Mapping[str, Given], environment: Environment, dims: dict[S
                 dims.setdefault(dim, extent)
 
 
-def extents(type_: TensorType, dims: Mapping[Symbol, int]) -> tuple[int, ...]:
-    return tuple(symbolic.evaluate(d, dims) for d in type_.shape)  # type: ignore[misc]
+def within_bounds(given: Mapping[str, Given], environment: Environment) -> bool:
+    """Whether the extents of a call respect the bounds of the symbolic dims that they are values of."""
+    for name, what in given.items():
+        if what.type is None:
+            continue
+        for dim, extent in zip(what.type.shape, np.shape(environment[name]), strict=False):
+            if isinstance(dim, Symbol) and dim.lower is not None and extent < dim.lower:
+                return False
+    return True

@@ -10,6 +10,7 @@ from ingot.frontends.onnx.convert import (
     movement,
     normalization,
     quantized,
+    random,
     recurrent,
     reduction,
     resize,
@@ -20,5 +21,5 @@ from ingot.frontends.onnx.convert import (
     vision,
 )
 
-FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, recurrent, reduction, resize, sequences,
+FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
             signal, training, types, vision)
