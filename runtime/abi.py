@@ -94,7 +94,7 @@ class FailureText:
 
 FAILURES: dict[int, FailureText] = {
     Failure.INDEX_OUT_OF_RANGE: FailureText(
-        "index {a} is out of range for axis {c} of extent {b}",
+        "index {a} is out of range for an axis of extent {b}",
         "indices must lie in [-extent, extent)",
     ),
     Failure.INTEGER_DIVISION_BY_ZERO: FailureText(
