@@ -160,6 +160,15 @@ def _tile_axis(points: Points) -> int:
     return -1
 
 
+def fill(filled: Sequence[Points], views: Views, target: Target, options: ScheduleOptions) -> tuple[Statement, ...]:
+    """Statements that compute points, for recipes that need a buffer before they begin."""
+    result: list[Statement] = []
+    for points in filled:
+        merged = collapse(points, views)
+        result.extend(nest(merged, decide(merged, target, options)))
+    return tuple(result)
+
+
 # --- nest ---------------------------------------------------------------------------------------------------------
 
 
