@@ -24,12 +24,12 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.peers import versions
 from benchmarks.results import Result, Suite
 from benchmarks.rows import SEPARATE, SUITES, Row, select
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 3600  # seconds for one process
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 EVERY_CORE = ("compile", "memory")  # compiling uses what the machine has
 
 
@@ -45,6 +45,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="seconds for each contender of a row (default 2)")
     parser.add_argument("--threads", type=int, default=1, help="threads for everyone (default 1)")
     parser.add_argument("--slow", action="store_true", help="also torch.compile, up to a minute a row")
+    parser.add_argument("--busy", action="store_true", help="count processor time: for a machine that others use")
     parser.add_argument("--no-profile", action="store_true", help="do not profile Ingot's kernels afterwards")
     parser.add_argument("--output", type=Path, default=Path("out/benchmarks"), help="folder for what is written")
     chosen = parser.parse_args(given)
@@ -89,11 +90,15 @@ class Runner:
         self.console = console
         self.seconds = chosen.seconds or (0.1 if chosen.quick else 2.0)
         self.allowed = sorted(os.sched_getaffinity(0))
-        self.machine = self._probe()
+        self.machine, self.versions = self._probe()
 
-    def _probe(self) -> dict[str, Any]:
-        (found,) = self._process({"suite": "probe", "seconds": 0.02 if self.chosen.quick else 0.3}, 1)
-        return {**found, "name": processor_name()}
+    def _probe(self) -> tuple[dict[str, Any], dict[str, str]]:
+        seconds = 0.05 if self.chosen.quick else 0.5
+        job = {"suite": "probe", "seconds": seconds, "turns": 1, "busy": self.chosen.busy}
+        found = self._process(job, 1)
+        if not found:
+            raise SystemExit(f"the machine could not be probed: {self.last_words}")
+        return {**found[0]["machine"], "name": processor_name()}, found[0]["versions"]
 
     def suite(self, name: str) -> Suite:
         threads = max(2, self.chosen.threads) if name == "threads" else self.chosen.threads
@@ -103,7 +108,7 @@ class Runner:
             with self.console.status(f"{name}: {titles}"):
                 results += self._measured(name, group, threads)
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        return Suite(name, results, self.machine, versions(), threads, date)
+        return Suite(name, results, self.machine, self.versions, threads, date)
 
     def _groups(self, name: str) -> Iterator[list[Row]]:
         rows = select(name, self.chosen.keys)
@@ -119,8 +124,8 @@ class Runner:
             remaining = group[len(found) :]
             job = {
                 "suite": name, "keys": [row.key for row in remaining], "threads": threads, "seconds": self.seconds,
-                "turns": 2 if self.chosen.quick else 5, "slow": self.chosen.slow, "machine": self.machine,
-                "profile": not self.chosen.no_profile,
+                "turns": 2 if self.chosen.quick else 5, "busy": self.chosen.busy, "slow": self.chosen.slow,
+                "machine": self.machine, "profile": not self.chosen.no_profile,
             }  # fmt: skip
             cores = len(self.allowed) if name in EVERY_CORE else threads
             lines = [Result.from_json(line) for line in self._process(job, cores)]
@@ -141,9 +146,14 @@ class Runner:
             with errors.open("w") as stream:
                 try:
                     done = subprocess.run(
-                        command, cwd=ROOT, env=environment(cores), stdout=stream, stderr=stream, timeout=PATIENCE,
+                        command,
+                        cwd=ROOT,
+                        env=environment(cores, job["suite"]),
+                        stdout=stream,
+                        stderr=stream,
+                        timeout=PATIENCE,
                         preexec_fn=lambda: os.sched_setaffinity(0, self.allowed[-cores:]),
-                    )  # fmt: skip
+                    )
                     self.last_words = f"the process ended with {done.returncode}: {tail(errors)}"
                 except subprocess.TimeoutExpired:
                     self.last_words = f"no result within {PATIENCE} s"
@@ -152,8 +162,12 @@ class Runner:
             return [json.loads(line) for line in results.read_text().splitlines()]
 
 
-def environment(threads: int) -> dict[str, str]:
-    """Libraries read how many threads they may have before the first line of Python runs."""
+def environment(threads: int, suite: str) -> dict[str, str]:
+    """Libraries read how many threads they may have before the first line of Python runs.
+
+    Functions of large arrays are measured with an allocator that keeps its memory: some libraries take a new array
+    for each result, and the time would go to the system's clearing of pages.
+    """
     count = str(threads)
     single = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" if threads == 1 else ""
     return {
@@ -164,6 +178,7 @@ def environment(threads: int) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": single,
         "PYTHONWARNINGS": "ignore",
+        **(KEEP_MEMORY if suite == "stream" else {}),
     }
 
 

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from ingot.compiler.fusion.epilogues import absorb
 from ingot.compiler.fusion.partition import FusionPlan, KernelStep, LoopStep, RegionStep, Step, partition
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.graph import Graph, Input, Value, input_of
+from ingot.compiler.ir.graph import Graph, Input, Value, input_of, results_of
 from ingot.compiler.ir.loops import Alloc, Call, For, Statement, View
-from ingot.compiler.ir.scalar import Buffer, Load
+from ingot.compiler.ir.scalar import Buffer, IndexValue, Load, apply
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel, axes
 from ingot.compiler.ir.types import row_major_strides
 from ingot.compiler.memory.arena import Arena, Request, plan_arena
-from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.base import Condition, Op
 from ingot.compiler.ops.control import If, Scan, While
 from ingot.compiler.schedule.epilogue import finishing
 from ingot.compiler.schedule.result import Scheduled
 from ingot.compiler.target import Target
+from ingot.runtime.abi import Failure
 
 Schedule = Callable[[Kernel], Scheduled]
 
@@ -56,9 +57,40 @@ class Assembly:
     arena: Arena
 
 
-def assemble(graph: Graph, schedule: Schedule, fuse: bool = True, target: Target | None = None) -> Assembly:
-    """`schedule` makes loops of kernels; `target` is for ops that bring their own."""
-    return _Assembler(schedule, fuse, target or Target.host()).program(graph)
+def assemble(
+    graph: Graph,
+    schedule: Schedule,
+    fuse: bool = True,
+    conditions: Sequence[Condition] = (),
+    target: Target | None = None,
+) -> Assembly:
+    """The program of a graph. `conditions` on its dims are checked at each call, before anything runs. `schedule`
+    makes loops of kernels; `target` is for ops that bring their own."""
+    return _Assembler(schedule, fuse, target or Target.host()).program(graph, conditions)
+
+
+def conditions_of(graph: Graph) -> tuple[Condition, ...]:
+    """What must hold of the dims and could not be decided: of every op, regions included, and that no extent is
+    negative."""
+    found: dict[Condition, None] = {}
+    for value in graph.body:
+        op = value.op
+        assert isinstance(op, Op)
+        for condition in op.conditions(*(a.type for a in value.args)):
+            found[condition] = None
+        for tensor in results_of(value.type):
+            for dim in tensor.shape:
+                found[Condition(0, "le", dim, f"{op.name}: an extent of {tensor!r} is negative")] = None
+        for region in op.regions:
+            found |= dict.fromkeys(conditions_of(region))
+    return tuple(c for c in found if c.decided is not True)
+
+
+def _check(condition: Condition) -> loops.Fail:
+    """Fails with the two sides when the condition does not hold."""
+    relation = {"le": "gt", "eq": "ne"}[condition.relation]
+    sides = (IndexValue(condition.left), IndexValue(condition.right))
+    return loops.Fail(apply(relation, *sides), Failure.SHAPE_MISMATCH, condition.message, sides)
 
 
 @dataclass
@@ -82,7 +114,7 @@ class _Assembler:
         self.notes: list[str] = []
         self.names: dict[str, int] = {}
 
-    def program(self, graph: Graph) -> Assembly:
+    def program(self, graph: Graph, conditions: Sequence[Condition] = ()) -> Assembly:
         plan = self._plan(graph)
         self.plans.append((graph.name, plan))
         roles = ("argument", "state", "constant")
@@ -92,7 +124,8 @@ class _Assembler:
         outputs = list(plan.outputs)
         self._protect_states(graph, plan, work, outputs)
         statements, arena = self._frame(plan, work, {*parameters, *outputs})
-        entry = loops.Function("entry", (*parameters, *outputs), tuple(statements))
+        checks = [_check(c) for c in dict.fromkeys((*conditions, *conditions_of(graph)))]
+        entry = loops.Function("entry", (*parameters, *outputs), (*checks, *statements))
         return Assembly(entry, arena.total, tuple(self.kernels), tuple(self.plans), tuple(self.notes), arena)
 
     def _plan(self, graph: Graph) -> FusionPlan:
@@ -101,9 +134,7 @@ class _Assembler:
 
     # --- memory ------------------------------------------------------------------------------------
 
-    def _protect_states(
-        self, graph: Graph, plan: FusionPlan, work: list[_Work], outputs: list[Buffer]
-    ) -> None:
+    def _protect_states(self, graph: Graph, plan: FusionPlan, work: list[_Work], outputs: list[Buffer]) -> None:
         """The slot of an updated state's output is the state's own memory. Where its old value is still read
         when the new one is written, the new one is written aside and copied at the end."""
         states = {v.op.name: plan.buffers[v] for v in graph.inputs if isinstance(v.op, Input)}
@@ -294,7 +325,7 @@ class _Assembler:
             for branch in branches:
                 body: list[Statement] = [View(i, b) for i, b in zip(branch.inputs, captured, strict=True)]
                 body += [View(o, b) for o, b in zip(branch.outputs, step.outputs, strict=True)]
-                bodies.append(tuple([*body, *branch.statements(offsets["region"])]))
+                bodies.append((*body, *branch.statements(offsets["region"])))
             return [loops.If(Load(condition, ()), *bodies)]
 
         size = symbolic.maximum(*(b.size for b in branches))

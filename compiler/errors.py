@@ -67,6 +67,9 @@ class Code(Enum):
         "E121", "this needs at least one traced tensor", "call it inside a function that is being compiled"
     )
     BRANCH_TYPES = Entry("E122", "branches or loop bodies give different types", "make both sides give the same shapes and element types")
+    UNDETERMINED_DIM = Entry(
+        "E123", "no argument determines a dim", 'give each name an axis of its own, for instance ingot.f32["n"]'
+    )
     ONNX_MODEL = Entry("E190", "an ONNX model cannot be imported", "`ingot check model.onnx` lists every problem")
 
     @property

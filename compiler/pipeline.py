@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 import ingot.compiler.ops  # noqa: F401  the registry must be complete before anything is parsed
-from ingot.compiler.assembly import Assembly, assemble
+from ingot.compiler.assembly import Assembly, assemble, conditions_of
 from ingot.compiler.codegen.objects import CompiledFunctions, compile_functions
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.graph import Graph, input_of
+from ingot.compiler.ir.graph import Graph, Role, input_of
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.text.dump import load_dump, save_dump
@@ -93,7 +93,9 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     optimised = run_passes(graph, options, dumper, start)
     split = split_constants(optimised, options.fold_elements)
     dumper.graph("constants", split.main)
-    assembly = assemble(split.main, lambda kernel: schedule(kernel, target), options.fuse, target)
+    assembly = assemble(
+        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph), target
+    )
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
     code = compile_functions(
@@ -115,9 +117,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     return Compiled(Program(manifest, code.image, constants), split.main, assembly, False)
 
 
-def run_passes(
-    graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None
-) -> Graph:
+def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:
     """The graph after all passes (those after `start`)."""
     target = _target(options)
     names = [p.name for p in PASSES]
@@ -208,9 +208,7 @@ def _from_cache(data: bytes | None, graph: Graph) -> Program | None:
     return Program(manifest, image, _constants(manifest, graph.constants, prologue))
 
 
-def _constants(
-    manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Graph | None
-) -> dict[str, np.ndarray]:
+def _constants(manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str, np.ndarray]:
     """The arrays of the program's constants: given ones, and those the prologue computes from them."""
     folded: dict[str, np.ndarray] = {}
     if prologue is not None:
@@ -230,12 +228,15 @@ def _manifest(
     graph: Graph, assembly: Assembly, code: CompiledFunctions, target: Target, report: dict[str, object]
 ) -> Manifest:
     by_output = {number: name for name, number in graph.updates.items()}
-    specs = {role: tuple(_spec(input_of(v).name, v.tensor) for v in graph.inputs_with(role)) for role in ("argument", "state", "constant")}  # type: ignore[arg-type] # fmt: skip
+
+    def specs(role: Role) -> tuple[TensorSpec, ...]:
+        return tuple(_spec(input_of(v).name, v.tensor) for v in graph.inputs_with(role))
+
     return Manifest(
         target=TargetSpec(target.triple, target.cpu, _required_features(target)),
-        inputs=specs["argument"],
-        states=specs["state"],
-        constants=specs["constant"],
+        inputs=specs("argument"),
+        states=specs("state"),
+        constants=specs("constant"),
         outputs=tuple(_spec(n, v.tensor) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
         dims=tuple(DimSpec(s.name, max(0, s.lower or 0), s.upper) for s in dims_of(graph)),
         aliases={graph.output_names[number]: name for number, name in by_output.items()},
@@ -369,5 +370,3 @@ def resume(path: str | Path, options: Options | None = None) -> Compiled:
     if stage not in known:
         raise IngotValueError(Code.BAD_DUMP, f"{path} is not called after a stage; stages are {', '.join(known)}")
     return compile_graph(graph, options, PASSES[-1].name if stage == "constants" else stage)
-
-

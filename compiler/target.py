@@ -69,7 +69,7 @@ class Target:
 
     @staticmethod
     def named(name: str) -> Target:
-        """`native`, or one of NAMED: a family of machines rather than one."""
+        """`native` (or `host`), or one of NAMED: a family of machines rather than one."""
         if name in ("native", "host"):
             return Target.host()
         try:
@@ -77,7 +77,7 @@ class Target:
         except KeyError:
             known = ", ".join(["native", *_FAMILIES])
             raise ValueError(f"unknown target {name!r}; use one of {known}") from None
-        return _target(triple, cpu, "", present)
+        return _target(triple, cpu, ",".join(f"+{feature}" for feature in sorted(present)), present)
 
 
 _V2 = frozenset({"sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"})

@@ -22,7 +22,10 @@ _WHERE: dict[str, tuple[str, str]] = {
     "Tensor": ("ingot.frontends.dsl.tensor", "Tensor"),
     **{
         name: ("ingot.frontends.dsl.api", name)
-        for name in ("compile", "jit", "grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian", "interpret", "check_finite")
+        for name in (
+            *("compile", "jit", "interpret", "check_finite"),
+            *("grad", "value_and_grad", "vjp", "jvp", "jacobian", "hessian"),
+        )
     },
     **{
         name: ("ingot.frontends.dsl.functions", name)
@@ -40,9 +43,10 @@ _MODULES: dict[str, str] = {
     "optim": "ingot.frontends.dsl.optim",
     "data": "ingot.frontends.dsl.data",
     "ops": "ingot.frontends.dsl.ops",
+    "random": "ingot.frontends.dsl.random",
 }
 
-__all__ = sorted({*_WHERE, *_MODULES})
+__all__ = sorted({*_WHERE, *_MODULES})  # noqa: PLE0605  it is a list
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,15 @@
-"""The command line: the same as the Python API, for an ONNX file, a saved program or `module.py:name`.
+"""The command line: the same as the Python API, for an ONNX file, a saved program, a dump or `module.py:name`.
 
 A model of `module.py:name` is a Module, a function, or a function without arguments that returns one of these;
-its argument types are given with --type, for instance --type "f32[batch, 784]".
+its argument types are given with --type, for instance --type "f32[batch, 784]". A dump is a `.graph` file that
+--dump-ir wrote: compilation goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import re
 import sys
 import time
@@ -21,10 +23,12 @@ import ingot
 from ingot.compiler import pipeline, target
 from ingot.compiler.errors import IngotError
 from ingot.compiler.ir.types import DTYPES, TensorType
+from ingot.compiler.options import Options
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.api import CompiledFunction
 from ingot.frontends.dsl.module import Module
 from ingot.runtime.errors import IngotRuntimeError
+from ingot.runtime.executable import Executable
 
 
 class UsageError(Exception):
@@ -46,11 +50,12 @@ def load_model(where: str) -> Any:
         return ingot.load_onnx(where)
     path, _, name = where.partition(":")
     if not name:
-        raise UsageError(f"{where!r} is neither an .onnx file nor module.py:name")
+        raise UsageError(f"{where!r} is none of model.onnx, program.ingot, stage.graph and module.py:name")
     if not Path(path).is_file():
         raise UsageError(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(Path(path).resolve().parent))
     spec.loader.exec_module(module)
@@ -62,29 +67,49 @@ def load_model(where: str) -> Any:
 
 def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType]]:
     model = load_model(arguments.model)
-    types = [parse_type(t) for t in arguments.type or ()]
+    types: list[TensorType] = [parse_type(t) for t in arguments.type or ()]
     if not types and hasattr(model, "input_types"):
         types = list(model.input_types)
-    if not isinstance(model, Module) and callable(model) and not types:
-        model = model()
-        types = list(getattr(model, "input_types", ()))
+    if not isinstance(model, Module) and callable(model) and not inspect.signature(model).parameters:
+        model = model()  # a function that builds the model
+        types = types or list(getattr(model, "input_types", ()))
     if not types:
         raise UsageError('this model needs its argument types: --type "f32[batch, 784]", once per argument')
     return model, types
 
 
+def options_of(arguments: argparse.Namespace) -> Options:
+    chosen = Options.from_environment().with_(threads=arguments.threads, target=arguments.target)
+    if arguments.dump_ir:
+        chosen = chosen.with_(dump=arguments.dump_ir)
+    if arguments.no_fusion:
+        chosen = chosen.with_(fuse=False)
+    if arguments.memory_budget:
+        chosen = chosen.with_(memory_budget=arguments.memory_budget)
+    return chosen
+
+
 def compiled(arguments: argparse.Namespace) -> Any:
+    """An executable of this process."""
     if arguments.model.endswith(".ingot"):
         return ingot.load(arguments.model, threads=arguments.threads)
+    options = options_of(arguments)
+    if arguments.model.endswith(".graph"):
+        return Executable(pipeline.resume(arguments.model, options).program, arguments.threads)
     model, types = model_and_types(arguments)
-    choices: dict[str, Any] = {"threads": arguments.threads, "target": arguments.target}
-    if arguments.dump_ir:
-        choices["dump"] = arguments.dump_ir
-    if arguments.no_fusion:
-        choices["fuse"] = False
-    if arguments.memory_budget:
-        choices["memory_budget"] = arguments.memory_budget
-    return ingot.compile(model, *types, **choices)
+    return ingot.compile(model, *types, options=options)
+
+
+def program_of(arguments: argparse.Namespace) -> Any:
+    """What can be saved: also a program for another machine, which cannot become an executable here."""
+    options = options_of(arguments)
+    if arguments.model.endswith(".graph"):
+        return pipeline.resume(arguments.model, options).program
+    model, types = model_and_types(arguments)
+    if hasattr(model, "compile_for"):
+        return ingot.compile(model, *types, options=options)
+    traced = functions.trace(model.eval() if isinstance(model, Module) else model, types)
+    return pipeline.compile_graph(traced.graph, options).program
 
 
 def inputs_for(executable: Any, arguments: argparse.Namespace) -> dict[str, np.ndarray]:
@@ -127,9 +152,9 @@ def random_array(generator: np.random.Generator, shape: Sequence[int], dtype: np
 
 def command_compile(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
-    executable = compiled(arguments)
+    program = program_of(arguments)
     output = arguments.output or str(Path(arguments.model.split(":")[0]).with_suffix(".ingot"))
-    executable.save(output)
+    program.save(output)
     print(f"wrote {output} ({Path(output).stat().st_size} bytes) in {time.perf_counter() - started:.2f} s")
 
 
@@ -191,7 +216,8 @@ def command_bench(arguments: argparse.Namespace) -> None:
             run()
             times[name].append(time.perf_counter() - started)
     for name, seconds in times.items():
-        print(f"{name}: best {1e3 * min(seconds):.4f} ms, median {1e3 * float(np.median(seconds)):.4f} ms, {len(seconds)} runs")
+        best, median = 1e3 * min(seconds), 1e3 * float(np.median(seconds))
+        print(f"{name}: best {best:.4f} ms, median {median:.4f} ms, {len(seconds)} runs")
     if arguments.against:
         print(f"ratio (best): {min(times[arguments.against]) / min(times['ingot']):.2f}")
 
@@ -257,7 +283,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(function=function)
         if model:
-            command.add_argument("model", help="model.onnx, program.ingot or module.py:name")
+            command.add_argument("model", help="model.onnx, program.ingot, stage.graph or module.py:name")
             command.add_argument("--type", action="append", help='type of an argument, e.g. "f32[batch, 784]"')
             command.add_argument("--threads", type=int)
             command.add_argument("--target", default="native")

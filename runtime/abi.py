@@ -94,7 +94,7 @@ class FailureText:
 
 FAILURES: dict[int, FailureText] = {
     Failure.INDEX_OUT_OF_RANGE: FailureText(
-        "index {a} is out of range for axis {c} of extent {b}",
+        "index {a} is out of range for an axis of extent {b}",
         "indices must lie in [-extent, extent)",
     ),
     Failure.INTEGER_DIVISION_BY_ZERO: FailureText(
@@ -106,8 +106,8 @@ FAILURES: dict[int, FailureText] = {
         "compile with wider bounds for that dimension",
     ),
     Failure.SHAPE_MISMATCH: FailureText(
-        "extents {a} and {b} of axis {c} had to be equal",
-        "check the shapes that depend on data",
+        "extents {a} and {b} do not fit",
+        "check the sizes of the inputs",
     ),
     Failure.LOOP_BOUND_EXCEEDED: FailureText(
         "a loop ran {a} times and wanted to go on, its bound is {b}",

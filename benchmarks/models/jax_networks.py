@@ -101,7 +101,7 @@ def training(
         return loss, jax.tree.map(updated, parameters, first, second), first, second, count + 1
 
     jitted = jax.jit(step, donate_argnums=(0, 1, 2, 3))
-    parameters = {key: jnp.array(array) for key, array in arrays.items()}
+    parameters = {key: jnp.array(array) for key, array in arrays.items() if array.dtype.kind == "f"}
     zeros = {key: jnp.zeros_like(array) for key, array in parameters.items()}
     unused = {} if optimizer == "sgd" else {key: jnp.zeros_like(array) for key, array in parameters.items()}
     state: list[Any] = [parameters, zeros, unused, jnp.float32(1)]

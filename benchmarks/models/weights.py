@@ -56,6 +56,8 @@ def torch_state(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     of an LSTM renamed (their order is the same)."""
     found: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.floating):
+            continue  # the random stream of a dropout, which torch keeps elsewhere
         *path, last = [part for part in name.split(".") if part != "layers"]
         if "cells" in path:
             found |= _lstm(path, last, array)

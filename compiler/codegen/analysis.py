@@ -19,6 +19,7 @@ class Analysis:
     def __init__(self, function: loops.Function) -> None:
         self.bases = {s.buffer: s.base for s in loops.walk(function.body) if isinstance(s, loops.View)}
         self._writes: dict[int, frozenset[Buffer]] = {}
+        self._in_lanes: dict[int, bool] = {}
         self.layouts = self._register_layouts(function.body)
 
     def memory(self, buffer: Buffer) -> Buffer:
@@ -49,6 +50,13 @@ class Analysis:
             case loops.Call(arguments=arguments):
                 return frozenset(map(self.memory, arguments))
         return frozenset()
+
+    def runs_in_lanes(self, loop: loops.For) -> bool:
+        """Whether a vector loop's body is straight code for all lanes; otherwise it runs one lane after another."""
+        found = self._in_lanes.get(id(loop))
+        if found is None:
+            found = self._in_lanes[id(loop)] = _runs_in_lanes(loop)
+        return found
 
     # --- registers
 
@@ -109,8 +117,7 @@ def accesses(statement: loops.Statement) -> Iterable[Access]:
             yield node.buffer, node.index
 
 
-def runs_in_lanes(loop: loops.For) -> bool:
-    """Whether a vector loop's body is straight code for all lanes; otherwise it runs one lane after another."""
+def _runs_in_lanes(loop: loops.For) -> bool:
     for statement in loops.walk(loop.body):
         match statement:
             case loops.While() | loops.Call() | loops.Alloc(buffer=Buffer(space="stack")):

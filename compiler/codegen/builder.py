@@ -5,8 +5,9 @@ What: `Builder` has the methods of llvmlite's IRBuilder that this compiler uses,
 
 Blocks form a tree of `Scope`s that follows dominance: a function, the body of a loop, an arm of a branch. A pure
 instruction is placed in the outermost scope in which its operands exist, and is emitted once per scope: common
-subexpressions and loop invariants need no pass afterwards. A scope that runs only sometimes is a `barrier`: work is
-not moved out of it, except index arithmetic (`free`), which is cheap and cannot trap.
+subexpressions and loop invariants need no pass afterwards. A scope that runs only sometimes (an arm, a loop that may
+not run at all) is a `barrier`: nothing is moved out of it, so that a rare path costs a common one no work and no
+registers.
 
 Invariant: an operand of an instruction is defined in the scope of that instruction or in one around it.
 Non-goal: general SSA construction; phis are placed by whoever emits the control flow.
@@ -14,142 +15,24 @@ Non-goal: general SSA construction; phis are placed by whoever emits the control
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from llvmlite import ir
 
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-FLOAT, DOUBLE, HALF = ir.FloatType(), ir.DoubleType(), ir.HalfType()
-POINTER = ir.PointerType()
-VOID = ir.VoidType()
-
-RELATIONS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
-
-
-class Value:
-    """An SSA value: its type, the type's text, how it is written as an operand, and the scope that defines it."""
-
-    __slots__ = ("ref", "scope", "text", "type")
-
-    def __init__(self, kind: ir.Type, text: str, ref: str, scope: Scope | None = None) -> None:
-        self.type = kind
-        self.text = text
-        self.ref = ref
-        self.scope = scope  # None: a constant
-
-    def get_reference(self) -> str:
-        return self.ref
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes of a vector, 0 for a scalar."""
-        return self.type.count if isinstance(self.type, ir.VectorType) else 0  # type: ignore[attr-defined]
-
-    def __repr__(self) -> str:
-        return f"{self.text} {self.ref}"
-
-
-class Block:
-    """A basic block; lines may be added until the function is printed, the terminator comes last."""
-
-    __slots__ = ("lines", "name", "phis", "terminator")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.phis: list[str] = []
-        self.lines: list[str] = []
-        self.terminator = "unreachable"
-
-    def write(self) -> Iterator[str]:
-        yield f"{self.name}:"
-        yield from self.phis
-        yield from self.lines
-        yield f"  {self.terminator}"
-
-
-class Scope:
-    """A region of blocks that one block dominates; `block` is where its instructions are appended now."""
-
-    __slots__ = ("barrier", "block", "depth", "known", "numbers", "parent", "writes")
-
-    def __init__(
-        self, parent: Scope | None, block: Block, barrier: bool = False, writes: frozenset = frozenset()
-    ) -> None:
-        self.parent: Scope = parent or self  # the function's own scope is its own parent
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.block = block
-        self.barrier = barrier
-        self.numbers: dict[str, Value] = {}  # instruction text -> its value
-        self.known: dict[object, Value] = {}  # index expression, address -> its value
-        self.writes = writes  # memory that the scope's code may write: loads of it stay inside
-
-
-def constant(kind: ir.Type, number: float) -> Value:
-    """A number as a scalar constant, or in every lane of a vector type."""
-    if isinstance(kind, ir.VectorType):
-        element = kind.element
-        return Value(kind, str(kind), f"splat ({element} {_number(element, number)})")
-    return Value(kind, str(kind), _number(kind, number))
-
-
-def _number(kind: ir.Type, number: float) -> str:
-    if isinstance(kind, ir.IntType):
-        if kind.width == 1:
-            return "true" if number else "false"
-        return str(int(number))
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016x}"
-
-
-def integer(number: int) -> Value:
-    """An i64 constant."""
-    return Value(I64, "i64", str(number))
-
-
-def lane_constants(element: ir.IntType, numbers: Sequence[int]) -> Value:
-    """A constant vector."""
-    kind = ir.VectorType(element, len(numbers))
-    body = ", ".join(f"{element} {_number(element, number)}" for number in numbers)
-    return Value(kind, str(kind), f"<{body}>")
-
-
-def truth_of(condition: Value) -> bool | None:
-    """What a condition is known to be, in all lanes."""
-    return _TRUTHS.get(condition.ref)
-
-
-_TRUTHS = {"true": True, "false": False, "splat (i1 true)": True, "splat (i1 false)": False}
-
-
-def poison(kind: ir.Type) -> Value:
-    return Value(kind, str(kind), "poison")
-
-
-def like(kind: ir.Type, element: ir.Type) -> ir.Type:
-    """`element`, with as many lanes as `kind` has."""
-    return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element  # type: ignore[attr-defined]
-
-
-def element_of(kind: ir.Type) -> ir.Type:
-    return kind.element if isinstance(kind, ir.VectorType) else kind  # type: ignore[attr-defined]
-
-
-def mangled(kind: ir.Type) -> str:
-    """A type as it stands in the name of an overloaded intrinsic: v8f32."""
-    if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{mangled(kind.element)}"
-    match str(kind):
-        case "float":
-            return "f32"
-        case "double":
-            return "f64"
-        case "half":
-            return "f16"
-        case "ptr":
-            return "p0"
-        case text:
-            return text
+from ingot.compiler.codegen.values import (
+    I1,
+    POINTER,
+    RELATIONS,
+    Block,
+    Scope,
+    Value,
+    constant,
+    element_of,
+    like,
+    mangled,
+    truth_of,
+)
 
 
 class Module:
@@ -261,56 +144,49 @@ class Builder:
 
     # --- placing instructions
 
-    def _place(self, operands: Iterable[Value], free: bool) -> tuple[Scope, Scope]:
-        """(where a pure instruction goes, the outermost scope that has its operands)"""
+    def _deepest(self, operands: Iterable[Value]) -> Scope:
+        """The outermost scope that has all operands."""
         deepest = self.root
         for operand in operands:
             scope = operand.scope
             if scope is not None and scope.depth > deepest.depth:
                 deepest = scope
-        if free:
-            return deepest, deepest
-        place = self.scope
-        while place.depth > deepest.depth and not place.barrier:
-            place = place.parent
-        return place, deepest
+        return deepest
 
     def place_of(self, operands: Iterable[Value]) -> Scope:
-        """Where an instruction of these operands would go: the outermost scope that always runs and has them."""
-        return self._place(operands, free=False)[0]
+        """Where an instruction of these operands goes: the outermost scope that has them and always runs."""
+        deepest, place = self._deepest(operands), self.scope
+        while place.depth > deepest.depth and not place.barrier:
+            place = place.parent
+        return place
 
-    def pure(self, kind: ir.Type, text: str, body: str, operands: Iterable[Value], free: bool = False) -> Value:
+    def pure(self, kind: ir.Type, text: str, body: str, operands: Iterable[Value]) -> Value:
         """An instruction without effects, `body` being what stands right of the equals sign."""
-        place, deepest = self._place(operands, free)
-        scope: Scope = place
-        while True:
-            found = scope.numbers.get(body)
-            if found is not None:
-                return found
-            if scope is deepest:
-                break
-            scope = scope.parent
-        return self._append(place, body, kind, text, body)
+        deepest, place = self._deepest(operands), self.scope
+        while place.depth > deepest.depth and not place.barrier:
+            place = place.parent
+        return self._numbered(place, deepest, body) or self._append(place, body, kind, text, body)
 
-    def read(self, kind: ir.Type, body: str, operands: Sequence[Value], memory: Hashable, version: int) -> Value:
+    def _numbered(self, inner: Scope, outer: Scope, key: str) -> Value | None:
+        """The same instruction, if it stands in one of these scopes already."""
+        while True:
+            found = inner.numbers.get(key)
+            if found is not None or inner is outer:
+                return found
+            inner = inner.parent
+
+    def read(
+        self, kind: ir.Type, text: str, body: str, operands: Sequence[Value], memory: Hashable, version: int
+    ) -> Value:
         """An instruction that only reads memory; moves out of scopes that do not write it and always run.
 
         Two equal reads of one `version` of the memory are the same value.
         """
-        _, deepest = self._place(operands, free=True)
-        place = self.scope
+        deepest, place = self._deepest(operands), self.scope
         while place.depth > deepest.depth and not place.barrier and memory not in place.writes:
             place = place.parent
         key = f"{body} {version}"
-        scope = place
-        while True:
-            found = scope.numbers.get(key)
-            if found is not None:
-                return found
-            if scope is deepest:
-                break
-            scope = scope.parent
-        return self._append(place, key, kind, str(kind), body)
+        return self._numbered(place, deepest, key) or self._append(place, key, kind, text, body)
 
     def pinned(self, kind: ir.Type, body: str) -> Value:
         """A pure instruction that stays in the current scope: moving it would cost more than repeating it."""
@@ -354,16 +230,16 @@ class Builder:
             return value
         return Value(value.type, str(value.type), value.get_reference())  # type: ignore[attr-defined]
 
-    def _binary(self, code: str, left: Value | ir.Value, right: Value | ir.Value, free: bool = False) -> Value:
+    def _binary(self, code: str, left: Value | ir.Value, right: Value | ir.Value) -> Value:
         a, b = self.operand(left), self.operand(right)
-        return self.pure(a.type, a.text, f"{code} {a.text} {a.ref}, {b.ref}", (a, b), free)
+        return self.pure(a.type, a.text, f"{code} {a.text} {a.ref}, {b.ref}", (a, b))
 
-    def _convert(self, code: str, value: Value | ir.Value, kind: ir.Type, free: bool = False) -> Value:
+    def _convert(self, code: str, value: Value | ir.Value, kind: ir.Type) -> Value:
         x = self.operand(value)
         text = str(kind)
         if x.text == text:
             return x
-        return self.pure(kind, text, f"{code} {x.text} {x.ref} to {text}", (x,), free)
+        return self.pure(kind, text, f"{code} {x.text} {x.ref} to {text}", (x,))
 
     # --- arithmetic, in the spelling of llvmlite's IRBuilder
 
@@ -473,12 +349,12 @@ class Builder:
     def icmp_unsigned(self, relation, a, b):
         return self.icmp(relation, a, b, "u")
 
-    def icmp(self, relation: str, a, b, sign: str, free: bool = False) -> Value:
+    def icmp(self, relation: str, a, b, sign: str) -> Value:
         x, y = self.operand(a), self.operand(b)
         code = RELATIONS[relation]
         code = code if code in ("eq", "ne") else sign + code
         kind = like(x.type, I1)
-        return self.pure(kind, str(kind), f"icmp {code} {x.text} {x.ref}, {y.ref}", (x, y), free)
+        return self.pure(kind, str(kind), f"icmp {code} {x.text} {x.ref}, {y.ref}", (x, y))
 
     def fcmp_ordered(self, relation, a, b):
         return self._fcmp("o", relation, a, b)
@@ -492,13 +368,13 @@ class Builder:
         kind = like(x.type, I1)
         return self.pure(kind, str(kind), f"fcmp {code} {x.text} {x.ref}, {y.ref}", (x, y))
 
-    def select(self, condition, a, b, free: bool = False):
+    def select(self, condition, a, b):
         c, x, y = self.operand(condition), self.operand(a), self.operand(b)
         decided = truth_of(c)
         if decided is not None:
             return x if decided else y
         body = f"select {c.text} {c.ref}, {x.text} {x.ref}, {y.text} {y.ref}"
-        return self.pure(x.type, x.text, body, (c, x, y), free)
+        return self.pure(x.type, x.text, body, (c, x, y))
 
     def call(self, function, arguments):
         """A call of a declared function; intrinsics and the C library's mathematics have no effects."""
@@ -528,12 +404,9 @@ class Builder:
         """The scalar in every lane."""
         if value.lanes:
             return value
-        kind = ir.VectorType(value.type, lanes)
-        text = str(kind)
+        kind, text = ir.VectorType(value.type, lanes), f"<{lanes} x {value.text}>"
         if value.scope is None:
-            if value.ref == "poison":
-                return poison(kind)
-            return Value(kind, text, f"splat ({value.text} {value.ref})")
+            return Value(kind, text, "poison" if value.ref == "poison" else f"splat ({value.text} {value.ref})")
         single = self.pure(kind, text, f"insertelement {text} poison, {value.text} {value.ref}, i64 0", (value,))
         zeros = f"<{lanes} x i32> zeroinitializer"
         return self.pure(kind, text, f"shufflevector {text} {single.ref}, {text} poison, {zeros}", (single,))
@@ -556,17 +429,18 @@ class Builder:
         v, x, index = self.operand(vector), self.operand(value), self.operand(lane)
         return self.pure(v.type, v.text, f"insertelement {v!r}, {x!r}, {index!r}", (v, x, index))
 
-    # --- index arithmetic: cheap, cannot trap, moves out of conditional code too
+    # --- index arithmetic
 
     def index_binary(self, code: str, a: Value, b: Value) -> Value:
-        return self._binary(code, a, b, free=True)
+        return self._binary(code, a, b)
 
     def index_convert(self, code: str, a: Value, kind: ir.Type) -> Value:
-        return self._convert(code, a, kind, free=True)
+        return self._convert(code, a, kind)
 
     def offset(self, pointer: Value, element: str, index: Value) -> Value:
         """The address of element `index` after `pointer`."""
-        body = f"getelementptr {element}, ptr {pointer.ref}, {index!r}"
-        lanes = index.lanes
-        kind = ir.VectorType(POINTER, lanes) if lanes else POINTER
-        return self.pure(kind, str(kind), body, (pointer, index), free=True)
+        body = f"getelementptr {element}, ptr {pointer.ref}, {index.text} {index.ref}"
+        if not index.lanes:
+            return self.pure(POINTER, "ptr", body, (pointer, index))
+        kind = ir.VectorType(POINTER, index.lanes)
+        return self.pure(kind, str(kind), body, (pointer, index))

@@ -6,8 +6,9 @@ function: f16 without hardware support and bf16 everywhere are done on the bits.
 
 from __future__ import annotations
 
-from ingot.compiler.codegen.builder import DOUBLE, FLOAT, HALF, I16, I32, Builder, Value, constant, like
+from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.elements import register_type
+from ingot.compiler.codegen.values import DOUBLE, FLOAT, HALF, I16, I32, Value, constant, like
 from ingot.compiler.ir.types import DType, bf16, f16, f32, f64
 from ingot.compiler.target import Target
 

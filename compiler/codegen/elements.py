@@ -6,27 +6,25 @@ them is done in f32 and LLVM would call library functions for theirs.
 
 from __future__ import annotations
 
-import functools
-
 from llvmlite import ir
 
-from ingot.compiler.codegen.builder import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Value, constant
-from ingot.compiler.ir.types import DType, f16
+from ingot.compiler.codegen.values import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Value, constant
+from ingot.compiler.ir.types import DTYPES, DType, boolean
 
 _INTEGERS = {8: I8, 16: I16, 32: I32, 64: I64}
 
 
-@functools.cache
 def register_type(dtype: DType, lanes: int = 0) -> ir.Type:
     """The type of a value of `dtype`, or of a vector of them."""
-    element = _register_element(dtype)
-    return ir.VectorType(element, lanes) if lanes else element
+    return _vector(_REGISTERS[dtype.name], lanes)
 
 
-@functools.cache
 def memory_type(dtype: DType, lanes: int = 0) -> ir.Type:
     """The type of `dtype` in memory."""
-    element = I8 if dtype.kind == "bool" else _register_element(dtype)
+    return _vector(_MEMORY[dtype.name], lanes)
+
+
+def _vector(element: ir.Type, lanes: int) -> ir.Type:
     return ir.VectorType(element, lanes) if lanes else element
 
 
@@ -38,9 +36,15 @@ def _register_element(dtype: DType) -> ir.Type:
     return _INTEGERS[dtype.bits]
 
 
-@functools.cache
-def memory_text(dtype: DType) -> str:
-    return str(memory_type(dtype))
+_REGISTERS: dict[str, ir.Type] = {name: _register_element(dtype) for name, dtype in DTYPES.items()}
+_MEMORY: dict[str, ir.Type] = {**_REGISTERS, boolean.name: I8}
+_MEMORY_TEXTS: dict[str, str] = {name: str(kind) for name, kind in _MEMORY.items()}
+
+
+def memory_text(dtype: DType, lanes: int = 0) -> str:
+    """The type of `dtype` in memory, as text."""
+    element = _MEMORY_TEXTS[dtype.name]
+    return f"<{lanes} x {element}>" if lanes else element
 
 
 def number(value: int | float | bool, dtype: DType, lanes: int = 0) -> Value:
@@ -51,7 +55,3 @@ def number(value: int | float | bool, dtype: DType, lanes: int = 0) -> Value:
     if dtype.kind == "float" and dtype.bits == 32:
         return constant(kind, float(dtype.numpy.type(value)))
     return constant(kind, value)
-
-
-def is_half(dtype: DType) -> bool:
-    return dtype == f16

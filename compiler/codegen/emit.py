@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from llvmlite import ir
 
 from ingot.compiler.codegen.abi import Kernel, dims_of
-from ingot.compiler.codegen.analysis import Analysis, accesses, runs_in_lanes
-from ingot.compiler.codegen.builder import I64, POINTER, Block, Builder, Module, Scope, Value, integer, truth_of
+from ingot.compiler.codegen.analysis import Analysis, accesses
+from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.elements import memory_text
 from ingot.compiler.codegen.expressions import Expressions
 from ingot.compiler.codegen.frame import CodegenError, Frame, Lanes, Sites, at_least_one
 from ingot.compiler.codegen.index import LaneVariable
 from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import MixedLanes, Registers, Slot
+from ingot.compiler.codegen.values import I64, POINTER, Block, Scope, Value, integer, truth_of
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim
@@ -28,6 +29,7 @@ from ingot.compiler.target import Target
 from ingot.runtime.abi import PARALLEL_FOR, Failure
 
 STACK_ALIGNMENT = 64
+STACK_BYTES = 1 << 20  # of one buffer; threads have 8 MiB and no probes for what lies beyond
 
 
 def emit_kernel(function: loops.Function, name: str, target: Target) -> Kernel:
@@ -181,6 +183,8 @@ class FunctionEmitter:
         elements = self.indices.resolve(symbolic.product(buffer.shape))
         if not isinstance(elements, int):
             raise CodegenError(f"{buffer!r} is on the stack, so its shape must be constant")
+        if elements * buffer.dtype.itemsize > STACK_BYTES:
+            raise CodegenError(f"{buffer!r} does not fit on the stack ({STACK_BYTES} bytes); use the arena")
         return self.reserve(f"[{max(elements, 1)} x {memory_text(buffer.dtype)}]", STACK_ALIGNMENT)
 
     def reserve(self, kind: str, align: int = 8) -> Value:
@@ -250,7 +254,7 @@ class FunctionEmitter:
         builder.branch(head)
         if guard_head is not None:
             builder.leave()
-            positive = builder.icmp(">", count, integer(0), "s", free=True)
+            positive = builder.icmp(">", count, integer(0), "s")
             skipped = outer.block
             builder.cbranch(positive, guard_head, after)
             outer.block = after
@@ -343,7 +347,7 @@ class FunctionEmitter:
     # --- vector loops
 
     def _in_lanes(self, loop: loops.For, extent: Dim) -> bool:
-        if loop.width == 1 or extent == 1 or not runs_in_lanes(loop):
+        if loop.width == 1 or extent == 1 or not self.analysis.runs_in_lanes(loop):
             return False  # an index of a single value is the constant 0 already
         if self.frame.lanes is not None:
             raise CodegenError("a vector loop inside a vector loop")
@@ -353,7 +357,7 @@ class FunctionEmitter:
 
     @staticmethod
     def _is_full(loop: loops.For, extent: Dim) -> bool:
-        return symbolic.less_equal(loop.width, extent) is True
+        return extent == loop.width if isinstance(extent, int) else symbolic.less_equal(loop.width, extent) is True
 
     def _can_mask(self, loop: loops.For) -> bool:
         """Without masked memory instructions a part of a vector is a short loop, unless it lives in registers."""
@@ -382,7 +386,7 @@ class FunctionEmitter:
         end = builder.block
         builder.branch(after)
         builder.leave()
-        positive = builder.icmp(">", count, integer(0), "s", free=True)
+        positive = builder.icmp(">", count, integer(0), "s")
         skipped = outer.block
         builder.cbranch(positive, head, after)
         outer.block = after

@@ -13,10 +13,11 @@ from llvmlite import ir
 
 from ingot.compiler.codegen.abi import FAILURE_DETAILS, FAILURE_SITE, RECORD_WORDS, Kernel
 from ingot.compiler.codegen.analysis import Analysis
-from ingot.compiler.codegen.builder import I1, I64, POINTER, Builder, Module, Value, integer
+from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.emit import FunctionEmitter, Program, symbol_text
 from ingot.compiler.codegen.frame import CodegenError, Sites
 from ingot.compiler.codegen.index import Indices
+from ingot.compiler.codegen.values import I1, I64, POINTER, Value, integer
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.symbolic import Atom, Dim, Symbol
 from ingot.compiler.target import Target

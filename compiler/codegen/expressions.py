@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ingot.compiler.codegen import convert
-from ingot.compiler.codegen.builder import Value, constant, truth_of
 from ingot.compiler.codegen.elements import number
 from ingot.compiler.codegen.frame import CodegenError, Frame, as_index
 from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import Registers
 from ingot.compiler.codegen.scalars import Operation, apply
+from ingot.compiler.codegen.values import Value, constant, truth_of
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Fail
 from ingot.compiler.ir.scalar import (
@@ -60,6 +60,7 @@ class Expressions:
         self.registers = registers
         self._values: list[dict[int, Value]] = [{}]
         self._guards: dict[int, bool] = {}
+        self._operations: dict[tuple[str, str], Operation] = {}
 
     def evaluate(self, root: Scalar) -> Value:
         """The value of a statement's expression."""
@@ -73,30 +74,31 @@ class Expressions:
     # --- walking
 
     def _known(self, node: Scalar) -> Value | None:
+        key = id(node)
         for layer in reversed(self._values):
-            found = layer.get(id(node))
-            if found is not None:
-                return found
+            if key in layer:
+                return layer[key]
         return None
 
     def _value(self, root: Scalar) -> Value:
+        found = self._known(root)
+        if found is not None:
+            return found
         stack = [root]
         while stack:
             node = stack[-1]
-            if self._known(node) is not None:
-                stack.pop()
-                continue
             operands = children(node)
-            if isinstance(node, Apply) and node.function.name == "select" and self._is_lazy(node):
+            if operands and isinstance(node, Apply) and node.function.name == "select" and self._is_lazy(node):
                 operands = operands[:1]
             pending = [operand for operand in operands if self._known(operand) is None]
             if pending:
                 stack.extend(reversed(pending))
-            else:
-                self._values[-1][id(stack.pop())] = self._node(node)
-        result = self._known(root)
-        assert result is not None
-        return result
+                continue
+            stack.pop()
+            if self._known(node) is None:  # an operand that occurs twice
+                found = self._values[-1][id(node)] = self._node(node)
+        assert found is not None
+        return found
 
     @contextmanager
     def _layer(self) -> Iterator[None]:
@@ -146,9 +148,16 @@ class Expressions:
         arguments = [self._value(argument) for argument in node.args]
         if any(argument.lanes for argument in arguments):
             arguments = [self.frame.splat(argument) for argument in arguments]
-        first = node.args[1 if name == "select" else 0].dtype
+        return apply(self._operation(node), name, arguments)
+
+    def _operation(self, node: Apply) -> Operation:
+        first = node.args[1 if node.function.name == "select" else 0].dtype
         second = node.args[1].dtype if len(node.args) > 1 else first
-        return apply(Operation(self.frame.builder, self.frame.target, first, second), name, arguments)
+        key = (first.name, second.name)
+        found = self._operations.get(key)
+        if found is None:
+            found = self._operations[key] = Operation(self.frame.builder, self.frame.target, first, second)
+        return found
 
     def _compare_indices(self, name: str, left: Scalar, right: Scalar) -> Value | None:
         """A comparison of index expressions: decided now where the values of unrolled variables decide it.
@@ -178,15 +187,26 @@ class Expressions:
 
     def _needs_guard(self, root: Scalar) -> bool:
         """Whether evaluating it where it is not asked for could fail or touch memory outside a buffer."""
-        found = self._guards.get(id(root))
-        if found is None:
-            found = self._guards[id(root)] = any(self._is_risky(node) for node in nodes(root))
-        return found
+        guards, stack = self._guards, [root]
+        while stack:
+            node = stack[-1]
+            if id(node) in guards:
+                stack.pop()
+                continue
+            operands = children(node)
+            pending = [operand for operand in operands if id(operand) not in guards]
+            if pending:
+                stack.extend(pending)
+            else:
+                guards[id(node)] = self._is_risky(node) or any(guards[id(operand)] for operand in operands)
+        return guards[id(root)]
 
     def _is_risky(self, node: Scalar) -> bool:
         match node:
             case Load(buffer, index):
                 return not self.memory.is_inside(buffer, index)
+            case IndexValue(dim):
+                return bool(self.frame.indices.opaques(dim))
             case BoundedIndex():
                 return True
         return False

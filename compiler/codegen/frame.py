@@ -11,17 +11,9 @@ from typing import Any
 from llvmlite import ir
 
 from ingot.compiler.codegen.abi import FAIL
-from ingot.compiler.codegen.builder import (
-    I1,
-    I64,
-    RELATIONS,
-    Builder,
-    Value,
-    constant,
-    integer,
-    lane_constants,
-)
+from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.index import Indices
+from ingot.compiler.codegen.values import I1, I64, RELATIONS, Value, constant, integer, lane_constants
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim, Opaque
@@ -165,8 +157,8 @@ class Frame:
         """An i64 moved into [-limit, limit]."""
         builder = self.builder
         for code, edge in (("<", limit), (">", -limit)):
-            within = builder.icmp(code, value, integer(edge), "s", free=True)
-            value = builder.select(within, value, integer(edge), free=True)
+            within = builder.icmp(code, value, integer(edge), "s")
+            value = builder.select(within, value, integer(edge))
         return value
 
     # --- failure

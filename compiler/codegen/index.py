@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingot.compiler.codegen.builder import I64, Builder, Value, constant, integer, lane_constants
+from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.unrolled import UnrolledVariables
+from ingot.compiler.codegen.values import I64, Value, constant, integer, lane_constants
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque
 
@@ -150,10 +151,10 @@ class Indices:
         divisor = self._nonzero(divisor, atom.divisor)
         quotient, rest = index("sdiv", dividend, divisor), index("srem", dividend, divisor)
         zero = constant(rest.type, 0)
-        inexact = builder.icmp("!=", rest, zero, "s", free=True)
-        signs = builder.icmp("<", index("xor", rest, divisor), zero, "s", free=True)
+        inexact = builder.icmp("!=", rest, zero, "s")
+        signs = builder.icmp("<", index("xor", rest, divisor), zero, "s")
         lower = index("sub", quotient, constant(rest.type, 1))
-        return builder.select(index("and", inexact, signs), lower, quotient, free=True)
+        return builder.select(index("and", inexact, signs), lower, quotient)
 
     def _remainder(self, dividend: Value, atom: Mod, divisor: Value) -> Value:
         builder, index = self.builder, self.builder.index_binary
@@ -165,23 +166,23 @@ class Indices:
             return index("urem", dividend, divisor)
         rest = index("srem", dividend, divisor)
         zero = constant(rest.type, 0)
-        inexact = builder.icmp("!=", rest, zero, "s", free=True)
-        signs = builder.icmp("<", index("xor", rest, divisor), zero, "s", free=True)
+        inexact = builder.icmp("!=", rest, zero, "s")
+        signs = builder.icmp("<", index("xor", rest, divisor), zero, "s")
         wrapped = index("add", rest, divisor)
-        return builder.select(index("and", inexact, signs), wrapped, rest, free=True)
+        return builder.select(index("and", inexact, signs), wrapped, rest)
 
     def _nonzero(self, value: Value, divisor: Dim) -> Value:
         if isinstance(divisor, int) or symbolic.less(0, divisor) or symbolic.less(divisor, 0):
             return value
-        is_zero = self.builder.icmp("==", value, constant(value.type, 0), "s", free=True)
-        return self.builder.select(is_zero, constant(value.type, 1), value, free=True)
+        is_zero = self.builder.icmp("==", value, constant(value.type, 0), "s")
+        return self.builder.select(is_zero, constant(value.type, 1), value)
 
     def _extremum(self, atom: Minimum | Maximum, values: list[Value]) -> Value:
         relation = "<" if isinstance(atom, Minimum) else ">"
         best = values[0]
         for value in values[1:]:
-            chosen = self.builder.icmp(relation, value, best, "s", free=True)
-            best = self.builder.select(chosen, value, best, free=True)
+            chosen = self.builder.icmp(relation, value, best, "s")
+            best = self.builder.select(chosen, value, best)
         return best
 
     # --- all lanes

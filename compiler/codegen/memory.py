@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from ingot.compiler.codegen.builder import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
 from ingot.compiler.codegen.elements import memory_text, memory_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
 from ingot.compiler.codegen.unrolled import Parts
+from ingot.compiler.codegen.values import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Dim
@@ -84,14 +84,14 @@ class Memory:
         return self._read_vector(buffer, self.pointer(buffer, rest, number), 0)
 
     def _read_vector(self, buffer: Buffer, pointer: Value, lanes: int) -> Value:
-        kind = memory_type(buffer.dtype, lanes)
-        body = f"load {kind}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"
-        return self._read(buffer, kind, body, (pointer,))
+        kind, text = memory_type(buffer.dtype, lanes), memory_text(buffer.dtype, lanes)
+        body = f"load {text}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"
+        return self._read(buffer, kind, text, body, (pointer,))
 
-    def _read(self, buffer: Buffer, kind: ir.Type, body: str, operands: tuple[Value, ...]) -> Value:
+    def _read(self, buffer: Buffer, kind: ir.Type, text: str, body: str, operands: tuple[Value, ...]) -> Value:
         """The result of a reading instruction in register form: bool from a byte to a truth value."""
         memory = self.frame.memory(buffer)
-        value = self.builder.read(kind, body, operands, memory, self.frame.version(memory))
+        value = self.builder.read(kind, text, body, operands, memory, self.frame.version(memory))
         if buffer.dtype.kind == "bool":
             return self.builder.icmp("!=", value, constant(value.type, 0), "u")
         return value
@@ -172,7 +172,7 @@ class Memory:
         function = self.builder.program.declare(name, str(kind), f"ptr, {mask.text}, {kind}")
         align = buffer.dtype.itemsize
         body = f"call {kind} {function}(ptr align {align} {pointer.ref}, {mask!r}, {kind} zeroinitializer)"
-        return self._read(buffer, kind, body, (pointer, mask))
+        return self._read(buffer, kind, str(kind), body, (pointer, mask))
 
     def _load_strided(self, buffer: Buffer, first: Dim, number: int, stride: int) -> Value:
         """Whole vectors from the first wanted element to the last, and a shuffle that picks; reads nothing beyond."""
@@ -225,7 +225,7 @@ class Memory:
         function = self.builder.program.declare(name, str(kind), f"{pointers.text}, {active.text}, {kind}")
         aligned = f"{pointers.text} align {buffer.dtype.itemsize} {pointers.ref}"
         body = f"call {kind} {function}({aligned}, {active!r}, {kind} zeroinitializer)"
-        return self._read(buffer, kind, body, (pointers, active))
+        return self._read(buffer, kind, str(kind), body, (pointers, active))
 
     # --- stores
 
@@ -289,7 +289,7 @@ class Memory:
         size = value.lanes * buffer.dtype.itemsize
         address = builder.index_convert("ptrtoint", pointer, I64)
         rest = builder.index_binary("and", address, integer(size - 1))
-        is_aligned = builder.icmp("==", rest, integer(0), "u", free=True)
+        is_aligned = builder.icmp("==", rest, integer(0), "u")
         scope, after = builder.scope, builder.new_block("stored")
         heads = []
         for name, line in (

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ingot.compiler.codegen import math
-from ingot.compiler.codegen.builder import DOUBLE, FLOAT, Builder, Module, Value
+from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.math import MathTarget
+from ingot.compiler.codegen.values import DOUBLE, FLOAT, Value
 
 _NAME = re.compile(r"%(v|x)(\d+)\b")
 _ELEMENTS = {"float": FLOAT, "double": DOUBLE}

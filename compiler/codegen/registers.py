@@ -12,9 +12,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from ingot.compiler.codegen.builder import Block, Value, integer, poison
 from ingot.compiler.codegen.elements import register_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
+from ingot.compiler.codegen.values import Block, Value, integer, poison
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Dim, to_text
 

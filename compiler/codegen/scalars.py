@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from string import Template
 
-from ingot.compiler.codegen.builder import I1, Builder, Value, constant, element_of, truth_of
+from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.convert import convert
 from ingot.compiler.codegen.math import MathTarget
 from ingot.compiler.codegen.recording import recorded
+from ingot.compiler.codegen.values import I1, Value, constant, element_of, like, mangled, number_of, truth_of
 from ingot.compiler.ir.types import DType, f32
 from ingot.compiler.target import Target
 
@@ -182,7 +184,7 @@ def _truncdiv(op: Operation, x: Value, y: Value) -> Value:
 
 def _floordiv(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
-        return _floor_divide_floats(op, x, y)
+        return elementary(op, "floor_divide", x, y)
     divisor, is_zero = _safe_divisor(op, x, y)
     quotient = _quotient(op, x, divisor)
     if op.is_signed:
@@ -193,7 +195,7 @@ def _floordiv(op: Operation, x: Value, y: Value) -> Value:
 
 def _mod(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
-        return _remainder_floats(op, x, y)
+        return elementary(op, "mod", x, y)
     divisor, is_zero = _safe_divisor(op, x, y)
     rest = _rest(op, x, divisor)
     if op.is_signed:
@@ -203,7 +205,7 @@ def _mod(op: Operation, x: Value, y: Value) -> Value:
 
 def _fmod(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
-        return _float_rest(op, x, y)
+        return elementary(op, "fmod", x, y)
     divisor, is_zero = _safe_divisor(op, x, y)
     return op.builder.select(is_zero, op.number(x, 0), _rest(op, x, divisor))
 
@@ -215,59 +217,18 @@ def _signs_differ(op: Operation, rest: Value, divisor: Value) -> Value:
     return op.builder.and_(op.builder.icmp("!=", rest, zero, "u"), differ)
 
 
-# --- division of floats
-
-
-def _float_rest(op: Operation, x: Value, y: Value) -> Value:
-    return op.builder.frem(x, y)
-
-
-def _opposite(op: Operation, rest: Value, y: Value) -> Value:
-    """The rest is not zero and has the other sign than y."""
-    zero = op.number(rest, 0)
-    negative_rest, negative_y = op.compare("<", rest, zero), op.compare("<", y, zero)
-    nonzero = op.builder.fcmp_unordered("!=", rest, zero)
-    return op.builder.and_(nonzero, op.builder.xor(negative_rest, negative_y))
-
-
-def _remainder_floats(op: Operation, x: Value, y: Value) -> Value:
-    """The rest has the sign of y, also when it is zero."""
-    builder = op.builder
-    rest = _float_rest(op, x, y)
-    moved = builder.select(_opposite(op, rest, y), builder.fadd(rest, y), rest)
-    is_zero = builder.fcmp_ordered("==", rest, op.number(rest, 0))
-    return builder.select(is_zero, op.intrinsic("copysign", op.number(rest, 0), y), moved)
-
-
-def _floor_divide_floats(op: Operation, x: Value, y: Value) -> Value:
-    """Consistent with the remainder: (x - rest) / y is an integer but for rounding, and is rounded to it."""
-    builder = op.builder
-    rest = _float_rest(op, x, y)
-    divided = builder.fdiv(builder.fsub(x, rest), y)
-    divided = builder.select(_opposite(op, rest, y), builder.fsub(divided, op.number(x, 1)), divided)
-    floor = elementary(op, "floor", divided)
-    excess = builder.fcmp_ordered(">", builder.fsub(divided, floor), op.number(x, 0.5))
-    floor = builder.select(excess, builder.fadd(floor, op.number(x, 1)), floor)
-    quotient = builder.fdiv(x, y)
-    signed_zero = op.intrinsic("copysign", op.number(x, 0), quotient)
-    is_zero = builder.fcmp_ordered("==", divided, op.number(x, 0))
-    result = builder.select(is_zero, signed_zero, floor)
-    by_zero = builder.fcmp_ordered("==", y, op.number(x, 0))
-    return builder.select(by_zero, quotient, result)
-
-
 # --- powers of integers
 
 
 def _pow(op: Operation, x: Value, y: Value) -> Value:
     if op.is_float:
         return elementary(op, "pow", x, y)
+    exponent = number_of(y)
+    if exponent is not None and exponent >= 0:
+        return _constant_power(op, x, exponent)
     builder, one = op.builder, op.number(x, 1)
-    result, base = one, x
-    for bit in range(op.dtype.bits - op.is_signed):
-        is_set = builder.icmp("!=", builder.and_(y, op.number(y, 1 << bit)), op.number(y, 0), "u")
-        result = builder.select(is_set, builder.mul(result, base), result)
-        base = builder.mul(base, base)
+    power = _power_function(builder.program, x)
+    result = builder.pure(x.type, x.text, f"call {x.text} {power}({x!r}, {y!r})", (x, y))
     if not op.is_signed:
         return result
     # A negative power is the integer part of a fraction: 0, unless the base is 1 or -1.
@@ -278,6 +239,60 @@ def _pow(op: Operation, x: Value, y: Value) -> Value:
     is_minus_one = builder.icmp("==", x, minus_one, "u")
     fraction = builder.select(is_one, one, builder.select(is_minus_one, of_minus_one, op.number(x, 0)))
     return builder.select(builder.icmp("<", y, op.number(y, 0), "s"), fraction, result)
+
+
+def _constant_power(op: Operation, x: Value, exponent: int) -> Value:
+    result: Value | None = None
+    base = x
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else op.builder.mul(result, base)
+        exponent >>= 1
+        if exponent:
+            base = op.builder.mul(base, base)
+    return op.number(x, 1) if result is None else result
+
+
+def _power_function(module: Module, like_value: Value) -> str:
+    """A private function: repeated squaring until no lane has a bit of its exponent left."""
+    kind, text = like_value.type, like_value.text
+    name = f"ingot.power.{mangled(kind)}"
+    if name not in module.declarations:
+        one, zero = constant(kind, 1).ref, constant(kind, 0).ref
+        if like_value.lanes:
+            lanes = f"<{like_value.lanes} x i1>"
+            reduce = module.declare(f"llvm.vector.reduce.or.v{like_value.lanes}i1", "i1", lanes)
+            test = f"call i1 {reduce}({lanes} %live)"
+        else:
+            test = "and i1 %live, true"
+        module.declarations[name] = _POWER.substitute(
+            name=name, kind=text, truth=str(like(kind, I1)), one=one, zero=zero, test=test
+        )
+    return f"@{name}"
+
+
+_POWER = Template("""\
+define private $kind @$name($kind %x, $kind %y) nounwind {
+entry:
+  br label %test
+test:
+  %result = phi $kind [ $one, %entry ], [ %product, %step ]
+  %base = phi $kind [ %x, %entry ], [ %square, %step ]
+  %rest = phi $kind [ %y, %entry ], [ %half, %step ]
+  %live = icmp ne $kind %rest, $zero
+  %any = $test
+  br i1 %any, label %step, label %done
+step:
+  %bit = and $kind %rest, $one
+  %odd = icmp ne $kind %bit, $zero
+  %times = mul $kind %result, %base
+  %product = select $truth %odd, $kind %times, $kind %result
+  %square = mul $kind %base, %base
+  %half = lshr $kind %rest, $one
+  br label %test
+done:
+  ret $kind %result
+}""")
 
 
 # --- bits

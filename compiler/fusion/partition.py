@@ -252,7 +252,7 @@ class _Partition:
         while source in self.inlined and isinstance(source.op, Reshape):
             source = source.args[0]
         base = self._stored(source)
-        buffer = Buffer(f"{base.name}.view", value.tensor.dtype, value.shape)
+        buffer = Buffer(f"{base.name}.view{len(self.views)}", value.tensor.dtype, value.shape)
         root = self.views[base].base if base in self.views else base
         self.views[buffer] = ViewStep(buffer, root)
         self._views[value] = buffer
@@ -403,9 +403,7 @@ class _Partition:
             depth = min([depth, *members]) if members else depth
         return depth
 
-    def _rows_are_parallel(
-        self, group: _Group, definitions: Sequence[Definition], depth: int, kind: str
-    ) -> bool:
+    def _rows_are_parallel(self, group: _Group, definitions: Sequence[Definition], depth: int, kind: str) -> bool:
         full = all(len(d.variables) == depth for d in (*group.definitions, *definitions)) and kind == "elementwise"
         if full and depth == len(group.outer):
             return True
@@ -474,7 +472,12 @@ class _Partition:
                 if target in self.before[other]:
                     self.before[other] |= self.before[target]
             self.decisions.append(
-                Decision(group.values[-1], "joined", "an independent update, done in one pass with the others", f"kernel {target.number}")
+                Decision(
+                    group.values[-1],
+                    "joined",
+                    "an independent update, done in one pass with the others",
+                    f"kernel {target.number}",
+                )
             )
 
     def _only_outputs(self, group: _Group) -> bool:
@@ -586,5 +589,3 @@ def _row_elements(definition: Definition, depth: int) -> int:
     if isinstance(definition.value, Reduce):
         inner *= estimate(symbolic.product(definition.value.extents))
     return inner
-
-

@@ -34,6 +34,12 @@ class Operation(Protocol):
     """What the graph needs of an op; ops derive from ops.base.Op."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
+    def regions(self) -> tuple[Graph, ...]: ...
+
+    @property
     def infer(self) -> Callable[..., Type]:
         """The type of the result for the types of the arguments."""
         ...
@@ -60,6 +66,10 @@ class Input:
 
     name: str
     role: Role = "argument"
+
+    @property
+    def regions(self) -> tuple[Graph, ...]:
+        return ()
 
     def infer(self, *types: Type) -> Type:
         raise TypeError("the type of an input is given, not inferred")

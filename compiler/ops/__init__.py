@@ -3,6 +3,7 @@
 from ingot.compiler.ops import (
     attention,
     average_pooling,
+    bits,
     composite,
     contraction,
     control,
@@ -23,6 +24,7 @@ from ingot.compiler.ops import (
 __all__ = [
     "attention",
     "average_pooling",
+    "bits",
     "composite",
     "contraction",
     "control",

@@ -2,7 +2,8 @@
 
 A concrete op is a frozen dataclass (its fields are its attributes) with
 
-    infer(*types)                 the type of the result, or a TypeError/ShapeError that says what is wrong
+    infer(*types)                 the type of the result, or an OpTypeError that says what is wrong
+    conditions(*types)            what must hold of symbolic extents beyond that: checked when it can be known
     evaluate(*arrays)             the meaning, in NumPy: the specification that everything is tested against
                                   (fields that are symbolic dims have been replaced by their values)
     vjp(g, y, *xs)                the gradient: one Node (or None) per argument; ops that are not
@@ -24,10 +25,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Value
 from ingot.compiler.ir.loops import Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Scalar
@@ -61,6 +63,29 @@ class OwnLoops:
 
 class OpTypeError(TypeError):
     """The arguments of an op do not fit it. The message says which and why; the frontends add where."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """left <= right, or left == right: what an op needs of symbolic extents. One that cannot be decided while
+    compiling is checked when the program is called, before anything is read or written."""
+
+    left: Dim
+    relation: Literal["le", "eq"]
+    right: Dim
+    message: str
+
+    @property
+    def decided(self) -> bool | None:
+        compare = symbolic.less_equal if self.relation == "le" else symbolic.equal
+        return compare(self.left, self.right)
+
+
+def require(*conditions: Condition) -> None:
+    """Refuse what is known not to hold."""
+    for condition in conditions:
+        if condition.decided is False:
+            raise OpTypeError(condition.message)
 
 
 @dataclass(frozen=True)
@@ -101,6 +126,10 @@ class Op(ABC):
     @abstractmethod
     def evaluate(self, *args: Any) -> Any: ...
 
+    def conditions(self, *types: Any) -> tuple[Condition, ...]:
+        """What must hold of the extents of the arguments; `infer` refuses what is known not to."""
+        return ()
+
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         raise NotImplementedError(f"{self.name} has no gradient")
 
@@ -139,13 +168,6 @@ class Op(ABC):
         if len(ways) != 1:
             raise TypeError(f"op {cls.name} must define exactly one of lower, decompose, loops, regions; has {ways}")
         return ways[0]
-
-
-def check(condition: object, message: str) -> None:
-    """`condition` is a bool, or the None of an undecidable symbolic question (which is let through:
-    the run-time shape check decides)."""
-    if condition is False:
-        raise OpTypeError(message)
 
 
 def normalize_axis(axis: int, rank: int, op: str) -> int:

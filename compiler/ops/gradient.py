@@ -98,7 +98,8 @@ class CustomGradient(Op):
 
 @dataclass(frozen=True)
 class CheckRange(Op):
-    """y = x for integers in [0, extent); anything else is a run-time failure."""
+    """The positions that indices mean: i, or i + extent for a negative one; outside of [-extent, extent) is a
+    run-time failure."""
 
     extent: Dim
     differentiable = False
@@ -109,13 +110,14 @@ class CheckRange(Op):
         return x
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
-        if x.size and (x.min() < 0 or x.max() >= self.extent):
-            raise IndexError(f"an index is outside [0, {self.extent})")
-        return x
+        extent: Any = self.extent
+        if x.size and (x.min() < -extent or x.max() >= extent):
+            raise IndexError(f"an index is outside [-{extent}, {extent})")
+        return np.where(x < 0, x + extent, x)
 
     def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
         return scalar.IndexValue(scalar.bounded_index(operands[0](*index), self.extent, "index"))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield Sample(cls(5), (np.array([0, 4, 2]),))
+        yield Sample(cls(5), (np.array([0, 4, 2, -1, -5]),))

@@ -34,7 +34,7 @@ from ingot.compiler.ir.types import (
     u64,
 )
 from ingot.compiler.ops import nests
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, check, shape_text
+from ingot.compiler.ops.base import Condition, Node, Op, OpTypeError, Sample, require, shape_text
 from ingot.compiler.ops.movement import dimension, iota
 
 Reduction = Literal["none", "add", "mul", "max", "min"]
@@ -119,11 +119,15 @@ class GatherElements(Op):
         require_indices(self.name, indices)
         require_axis(self.name, self.axis, data)
         require_elements(self.name, self.axis, data, indices)
-        check(
-            indices.rank == data.rank and _fits(indices.shape, data.shape, self.axis),
-            f"{self.name}: indices {indices!r} reach outside {data!r} along another axis than {self.axis}",
-        )
+        if indices.rank != data.rank:
+            raise OpTypeError(f"{self.name}: indices {indices!r} have another rank than {data!r}")
+        require(*self.conditions(data, indices))
         return data.with_shape(indices.shape)
+
+    def conditions(self, data: TensorType, indices: TensorType) -> tuple[Condition, ...]:
+        message = f"{self.name}: indices {indices!r} reach outside {data!r} along another axis than {self.axis}"
+        pairs = enumerate(zip(indices.shape, data.shape, strict=True))
+        return tuple(Condition(a, "le", b, message) for n, (a, b) in pairs if n != self.axis)
 
     def evaluate(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
         index: list[Any] = list(np.ogrid[tuple(slice(d) for d in indices.shape)])
@@ -160,11 +164,6 @@ class GatherElements(Op):
         yield Sample(cls(1), (f64[3, 4], np.array([[3], [-1], [0]])))
         yield Sample(cls(0), (f64[3, 2], np.array([[2, -3]])))
         yield Sample(cls(0), (f64[4], np.array([1, 1])))
-
-
-def _fits(shape: Sequence[Dim], inside: Sequence[Dim], axis: int) -> bool:
-    pairs = (pair for n, pair in enumerate(zip(shape, inside, strict=True)) if n != axis)
-    return all(symbolic.less_equal(a, b) is not False for a, b in pairs)
 
 
 @dataclass(frozen=True)
@@ -572,8 +571,12 @@ def _require_starts(op: str, starts: TensorType, data: TensorType, sizes: Sequen
         raise OpTypeError(f"{op}: {data!r} wants {data.rank} starts, not {starts!r}")
     if len(sizes) != data.rank:
         raise OpTypeError(f"{op}: {data!r} wants {data.rank} sizes, not {shape_text(sizes)}")
-    for size, extent in zip(sizes, data.shape, strict=True):
-        check(symbolic.less_equal(size, extent), f"{op}: {shape_text(sizes)} does not fit {data!r}")
+    require(*_slice_fits(op, data, sizes))
+
+
+def _slice_fits(op: str, data: TensorType, sizes: Sequence[Dim]) -> tuple[Condition, ...]:
+    message = f"{op}: {shape_text(sizes)} does not fit {data!r}"
+    return tuple(Condition(size, "le", extent, message) for size, extent in zip(sizes, data.shape, strict=True))
 
 
 def _clamped(starts: np.ndarray, shape: Sequence[int], sizes: Sequence[Any]) -> tuple[slice, ...]:
@@ -592,6 +595,9 @@ class DynamicSlice(Op):
     def infer(self, data: TensorType, starts: TensorType) -> TensorType:
         _require_starts(self.name, starts, data, self.sizes)
         return data.with_shape(self.sizes)
+
+    def conditions(self, data: TensorType, starts: TensorType) -> tuple[Condition, ...]:
+        return _slice_fits(self.name, data, self.sizes)
 
     def evaluate(self, data: np.ndarray, starts: np.ndarray) -> np.ndarray:
         return data[_clamped(starts, data.shape, self.sizes)]
@@ -624,6 +630,9 @@ class DynamicUpdateSlice(Op):
             raise OpTypeError(f"{self.name}: the update is {update.dtype}, the data {data.dtype}; cast one")
         _require_starts(self.name, starts, data, update.shape)
         return data
+
+    def conditions(self, data: TensorType, update: TensorType, starts: TensorType) -> tuple[Condition, ...]:
+        return _slice_fits(self.name, data, update.shape)
 
     def evaluate(self, data: np.ndarray, update: np.ndarray, starts: np.ndarray) -> np.ndarray:
         result = np.array(data)

@@ -17,7 +17,17 @@ from ingot.compiler.ir.scalar import IndexValue, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, Type, bf16, boolean, f16, f32, f64, i32, i64
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, check, normalize_axes, shape_text
+from ingot.compiler.ops.base import (
+    Condition,
+    Node,
+    Op,
+    OpTypeError,
+    Sample,
+    normalize_axes,
+    normalize_axis,
+    require,
+    shape_text,
+)
 
 # --- tensors made from shapes ---------------------------------------------------------------------
 
@@ -111,23 +121,32 @@ class Slice(Op):
     def infer(self, x: TensorType) -> TensorType:
         if not len(self.starts) == len(self.stops) == len(self.steps) == x.rank:
             raise OpTypeError(f"slice: {x!r} wants {x.rank} starts, stops and steps")
-        return x.with_shape(
-            self._length(axis, *part)
-            for axis, part in enumerate(zip(x.shape, self.starts, self.stops, self.steps, strict=True))
-        )
+        if 0 in self.steps:
+            raise OpTypeError(f"slice: the step of axis {self.steps.index(0)} is 0")
+        require(*self.conditions(x))
+        spans = zip(self._spans(), self.steps, strict=True)
+        return x.with_shape(symbolic.ceildiv(last - first, abs(step)) for (first, last), step in spans)
 
-    def _length(self, axis: int, extent: Dim, start: Dim, stop: Dim, step: int) -> Dim:
-        if step == 0:
-            raise OpTypeError(f"slice: the step of axis {axis} is 0")
-        first, last = (start, stop) if step > 0 else (stop + 1, start + 1)
-        for left, right in ((0, first), (first, last), (last, extent)):
-            inside = symbolic.less_equal(left, right)
-            check(inside, f"slice: {start}:{stop}:{step} does not lie inside axis {axis}, of extent {extent}")
-        return symbolic.ceildiv(last - first, abs(step))
+    def _spans(self) -> list[tuple[Dim, Dim]]:
+        """The first position and the one after the last, on each axis, counting upwards."""
+        parts = zip(self.starts, self.stops, self.steps, strict=True)
+        return [(start, stop) if step > 0 else (stop + 1, start + 1) for start, stop, step in parts]
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        found = []
+        for axis, ((first, last), extent) in enumerate(zip(self._spans(), x.shape, strict=True)):
+            text = f"{self.starts[axis]}:{self.stops[axis]}:{self.steps[axis]}"
+            message = f"slice: {text} does not lie inside axis {axis}, of extent {extent}"
+            found += [Condition(a, "le", b, message) for a, b in ((0, first), (first, last), (last, extent))]
+        return tuple(found)
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
-        parts = zip(self.starts, self.stops, self.steps, strict=True)
-        return x[tuple(slice(a, b if b != -1 else None, s) for a, b, s in parts)]
+        def part(start: Any, stop: Any, step: int) -> slice:
+            if start == stop:  # also before the first element, where NumPy's -1 would be the last
+                return slice(0, 0)
+            return slice(start, stop if stop != -1 else None, step)
+
+        return x[tuple(map(part, self.starts, self.stops, self.steps))]
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         (x,) = xs
@@ -153,6 +172,7 @@ class Slice(Op):
         yield Sample(cls((5, 0), (1, 1), (-3, 1)), (f64[7, 1],))
         yield Sample(cls((2, 2), (2, 5), (1, 2)), (f64[4, 5],))
         yield Sample(cls((3,), (3,), (-2,)), (f64[5],))
+        yield Sample(cls((-1,), (-1,), (-1,)), (f64[5],))
 
 
 def part(x: Node, axis: int, start: Dim, stop: Dim, step: int = 1) -> Any:
@@ -167,10 +187,8 @@ def part(x: Node, axis: int, start: Dim, stop: Dim, step: int = 1) -> Any:
 def split(x: Node, sizes: Sequence[Dim], axis: int) -> tuple[Any, ...]:
     """Consecutive parts of the given sizes along an axis; together they are the whole axis."""
     total: Dim = sum(sizes)  # type: ignore[arg-type]
-    check(
-        symbolic.equal(total, x.shape[axis]),
-        f"split: the sizes {shape_text(sizes)} add up to {total}; axis {axis} of {x.type!r} is another",
-    )
+    message = f"split: the sizes {shape_text(sizes)} add up to {total}; axis {axis} of {x.type!r} is another"
+    require(Condition(total, "eq", x.shape[axis], message))
     parts: list[Any] = []
     start: Dim = 0
     for size in sizes:
@@ -199,7 +217,9 @@ class Dilate(Op):
         return result
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
-        return (g.apply(Slice((0,) * g.rank, g.shape, self.steps)),)
+        (x,) = xs
+        # for an extent that may be 0 the slice's length is x's, but does not look like it
+        return (g.apply(Slice((0,) * g.rank, g.shape, self.steps)).reshape(x.shape),)
 
     def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
         (x,) = operands
@@ -246,12 +266,17 @@ class Pad(Op):
             raise OpTypeError(f"pad: {x!r} wants {x.rank} numbers before and after")
         if self.mode not in get_args(PadMode):
             raise OpTypeError(f"pad: mode {self.mode!r} is not one of {', '.join(get_args(PadMode))}")
+        require(*self.conditions(x))
         for axis, (d, a, b) in enumerate(zip(x.shape, self.low, self.high, strict=True)):
-            kept = symbolic.less_equal(0, d + a + b)
-            check(kept, f"pad: {a} and {b} crop more than axis {axis}, which is {d}")
             if self.mode != "constant" and (a, b) != (0, 0) and d == 0:
                 raise OpTypeError(f"pad: axis {axis} has no elements to {self.mode}")
         return x.with_shape(d + a + b for d, a, b in zip(x.shape, self.low, self.high, strict=True))
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        return tuple(
+            Condition(0, "le", d + a + b, f"pad: {a} and {b} crop more than axis {axis}, which is {d}")
+            for axis, (d, a, b) in enumerate(zip(x.shape, self.low, self.high, strict=True))
+        )
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
         for axis, (extent, low, high) in enumerate(zip(x.shape, self.low, self.high, strict=True)):
@@ -398,7 +423,8 @@ def concat(parts: Sequence[Node], axis: int) -> Any:
 
 def stack(parts: Sequence[Node], axis: int = 0) -> Any:
     """The parts along a new axis."""
-    return concat([p.expand_dims(axis) for p in parts], axis)
+    place = normalize_axis(axis, parts[0].rank + 1, "stack")
+    return concat([p.expand_dims(place) for p in parts], place)
 
 
 # --- reversals and repetitions --------------------------------------------------------------------

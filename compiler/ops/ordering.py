@@ -35,7 +35,7 @@ from ingot.compiler.ir.types import (
     u8,
 )
 from ingot.compiler.ops import nests
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, check
+from ingot.compiler.ops.base import Condition, Node, Op, OpTypeError, Sample, require
 
 HEAP_LEVELS = 64  # more than any heap that fits in memory has
 
@@ -52,11 +52,14 @@ class TopK(Op):
     def infer(self, x: TensorType) -> TupleType:
         if not 0 <= self.axis < x.rank:
             raise OpTypeError(f"{self.name}: axis {self.axis} is outside {x!r}")
-        extent = x.shape[self.axis]
-        for left, right in ((0, self.k), (self.k, extent)):
-            check(symbolic.less_equal(left, right), f"{self.name}: {self.k} of {extent} elements of {x!r}")
+        require(*self.conditions(x))
         values = x.with_shape((*x.shape[: self.axis], self.k, *x.shape[self.axis + 1 :]))
         return TupleType((values, values.with_dtype(i64)))
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        extent = x.shape[self.axis]
+        message = f"{self.name}: {self.k} of {extent} elements of {x!r}"
+        return Condition(0, "le", self.k, message), Condition(self.k, "le", extent, message)
 
     def evaluate(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         k: Any = self.k

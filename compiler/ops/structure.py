@@ -13,7 +13,7 @@ from ingot.compiler.ir.scalar import Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, TupleType, Type, boolean, f32, f64, i64, row_major_strides
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, shape_text
+from ingot.compiler.ops.base import Condition, Node, Op, OpTypeError, Sample, require, shape_text
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,15 @@ class Reshape(Op):
     shape: tuple[Dim, ...]
 
     def infer(self, x: TensorType) -> TensorType:
-        if symbolic.equal(x.size, symbolic.product(self.shape)) is False:
-            raise OpTypeError(
-                f"reshape: {shape_text(x.shape)} has {x.size} elements, {shape_text(self.shape)} has "
-                f"{symbolic.product(self.shape)}"
-            )
+        require(*self.conditions(x))
         return x.with_shape(self.shape)
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        size = symbolic.product(self.shape)
+        message = (
+            f"reshape: {shape_text(x.shape)} has {x.size} elements, {shape_text(self.shape)} has {size}"
+        )
+        return (Condition(x.size, "eq", size, message),)
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(self.shape)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from ingot.compiler.ir import scalar, symbolic, tensor
 from ingot.compiler.ir.scalar import Combiner, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import TensorType
-from ingot.compiler.ops.base import OpTypeError, check
+from ingot.compiler.ops.base import Condition, OpTypeError, require
 
 Layout = Literal["channels_first", "channels_last"]
 LAYOUTS: tuple[Layout, ...] = ("channels_first", "channels_last")
@@ -175,11 +175,11 @@ def axes_of(
     made: list[Axis] = []
     for n, size in enumerate(sizes):
         axis = Axis(size, taps[n], strides[n], dilation[n], *padding[n])
-        check(
-            symbolic.less_equal(axis.reach, size + axis.low + axis.high),
+        message = (
             f"{op}: a window of {axis.reach} elements is larger than spatial axis {n}, which has {size} "
-            f"padded by {axis.low} and {axis.high}",
+            f"padded by {axis.low} and {axis.high}"
         )
+        require(Condition(axis.reach, "le", size + axis.low + axis.high, message))
         made.append(axis)
     return tuple(made)
 

@@ -7,16 +7,17 @@ transpose of an operand or of the result becomes a choice of letters or axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Value
+from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
 from ingot.compiler.ops.reduction import Reduction
-from ingot.compiler.ops.structure import Broadcast, Reshape, Transpose, inverse
+from ingot.compiler.ops.structure import Broadcast, Constant, Transpose, inverse
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass, rewrite, rule
 from ingot.compiler.passes.simplify import RULES as SIMPLIFY
@@ -52,7 +53,7 @@ def transpose_after_elementwise(builder: Builder, value: Value) -> Value | None:
         if isinstance(arg.op, Transpose):
             args.append(arg.args[0])
         elif _is_splat(arg):
-            args.append(_splat_like(builder, arg, [arg.shape[p] for p in back]))
+            args.append(splat_like(builder, arg, [arg.shape[p] for p in back]))
         elif isinstance(arg.op, Broadcast):
             args.append(_transposed_broadcast(builder, arg, back))
         else:
@@ -60,11 +61,10 @@ def transpose_after_elementwise(builder: Builder, value: Value) -> Value | None:
     return builder.emit(Transpose(perm), builder.emit(value.op, *args))
 
 
-def _splat_like(builder: Builder, value: Value, shape: list) -> Value:  # type: ignore[type-arg]
-    while isinstance(value.op, Broadcast | Reshape):
-        value = value.args[0]
-    scalar = builder.emit(Reshape(()), value) if value.shape else value
-    return Node(builder, scalar).broadcast_to(tuple(shape)).value
+def splat_like(builder: Builder, value: Value, shape: Sequence[Dim]) -> Value:
+    """The number that every element of a value is, stretched to a shape."""
+    literal = builder.emit(Constant.of(splat(value), value.tensor.dtype))
+    return Node(builder, literal).broadcast_to(tuple(shape)).value
 
 
 def _transposed_broadcast(builder: Builder, value: Value, perm: tuple[int, ...]) -> Value:
@@ -89,7 +89,7 @@ def broadcast_after_elementwise(builder: Builder, value: Value) -> Value | None:
     args = []
     for arg in value.args:
         if _is_splat(arg):
-            args.append(_splat_like(builder, arg, list(shape)))
+            args.append(splat_like(builder, arg, shape))
         else:
             args.append(Node(builder, arg.args[0]).reshape(shape).value)
     result = builder.emit(value.op, *args)

@@ -22,6 +22,7 @@ from ingot.compiler.ops.control import Scan
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
 from ingot.compiler.ops.structure import Broadcast, Reshape
 from ingot.compiler.passes.decompose import in_regions
+from ingot.compiler.passes.motion import splat_like
 from ingot.compiler.passes.rewriting import Pass, rewrite
 from ingot.compiler.passes.simplify import splat
 
@@ -160,9 +161,7 @@ def sink_reshape(builder: Builder, value: Value) -> Value | None:
 
 def _as_blocks(builder: Builder, value: Value, shape: tuple[Dim, ...]) -> Value:
     if splat(value) is not None:
-        while isinstance(value.op, Broadcast | Reshape):
-            value = value.args[0]
-        return Node(builder, value).reshape(()).broadcast_to(shape).value
+        return splat_like(builder, value, shape)
     if isinstance(value.op, Broadcast):
         source = value.args[0]
         rank = len(value.shape)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ingot.compiler.ir.loops import Function, If
 from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.schedule import empty
 from ingot.compiler.schedule.primitives import ScheduleError
 from ingot.compiler.schedule.recipes import contraction, elementwise, fallback, reduction, rows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
@@ -29,6 +31,22 @@ RECIPES: dict[str, Recipe] = {
 def schedule(kernel: Kernel, target: Target, options: ScheduleOptions | None = None) -> Scheduled:
     """The kernel as loops for the target. Deterministic, and total over valid kernels."""
     options = options or ScheduleOptions()
+    if empty.does_nothing(kernel):
+        function = Function(kernel.name, (*kernel.inputs, *kernel.outputs), ())
+        return Scheduled(function, "nothing", {}, "its outputs have no elements")
+    kernel = empty.without_empty(kernel)
+    condition = empty.may_be_empty(kernel)
+    if condition is None:
+        return _scheduled(kernel, target, options)
+    normal, other = _scheduled(kernel, target, options), _scheduled(empty.if_empty(kernel), target, ScheduleOptions())
+    scratch = (*normal.scratch, *other.scratch)
+    body = (If(condition, other.function.body, normal.function.body),)
+    function = Function(kernel.name, (*kernel.inputs, *kernel.outputs, *scratch), body)
+    shared = tuple(pair for pair in normal.in_place if pair in other.in_place)
+    return replace(normal, function=function, scratch=scratch, in_place=shared)
+
+
+def _scheduled(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled:
     if options.recipe is not None:
         return _forced(kernel, target, options)
     refused: list[str] = []

@@ -82,6 +82,23 @@ class ReductionForm:
         return (*lets, *stores)
 
 
+def in_place_pairs(kernel: Kernel) -> tuple[tuple[Buffer, Buffer], ...]:
+    """Inputs that an output may overwrite: only what follows the reductions reads them, at the point that is stored
+    (`finish` loads everything of a point before it stores anything)."""
+    pairs = []
+    for source in kernel.inputs:
+        uses = [
+            (isinstance(d.value, Reduce), load.index == d.variables)
+            for d in kernel.definitions
+            for load in scalars.loads(d.value)
+            if load.buffer is source
+        ]
+        if any(reduced or not same_point for reduced, same_point in uses):
+            continue
+        pairs += [(source, o) for o in kernel.outputs if o.type == source.type]
+    return tuple(pairs)
+
+
 def reduction_form(kernel: Kernel) -> ReductionForm | None:
     """The kernel in this form, or None when it is something else."""
     depth = common_depth(kernel)

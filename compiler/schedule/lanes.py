@@ -4,11 +4,11 @@
     whole vectors of the rest, then the masked tail, go to acc[l]
     acc[l] = (acc[l] (+) acc[W + l]) (+) (acc[2W + l] (+) acc[3W + l]);    then halves of lanes until one is left
 
-Axes longer than CHUNK are cut into chunks; a second accumulator takes the folded lanes of each chunk, which keeps
-rounding errors as small as pairwise summation does and lets chunks be computed apart.
+Long axes are cut twice: into chunks, which threads may compute apart, and these into blocks, so that no chain of
+additions is long and sums are about as accurate as pairwise ones.
 
-Invariant: the order of combining depends on the reduced extents, the width and the combiner only. A chunk that is
-alone gives the same bits with and without the second accumulator, since that starts from the neutral element.
+Invariant: the order of combining depends on the reduced extents, the width and the combiner only. A level with a
+single part gives the same bits as no level, since adding starts from the neutral element.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ingot.compiler.schedule import build, partition
 from ingot.compiler.target import Target
 
 VECTORS = 4  # independent accumulators: enough to hide the latency of an addition behind loads
-CHUNK = 8192  # elements of one chain of accumulators
+BLOCK = 512  # elements that are gathered in one set of accumulators: chains of 16 additions in vectors of 8
+CHUNK = 8192  # elements that one thread takes at a time, at least
 CHUNK_MULTIPLE = 8  # chunks of an innermost axis are multiples of this
 
 Point = Callable[[Dim, Dim], Sequence[Statement]]  # (index along the axis, accumulator slot) -> statements
@@ -35,11 +36,13 @@ RowPoint = Callable[[tuple[Dim, ...], Dim], Sequence[Statement]]  # the same wit
 
 @dataclass(frozen=True)
 class Accumulator:
-    """What one reduction is gathered in. `lanes` has VECTORS * width slots, `total` one slot per lane."""
+    """What one reduction is gathered in. `lanes` has VECTORS * width slots, `part` (the sums of a chunk) and `total`
+    one slot per lane."""
 
     combiner: Combiner
     dtype: DType
     lanes: Buffer
+    part: Buffer
     total: Buffer
 
     def combine(self, left: Scalar, right: Scalar) -> Scalar:
@@ -55,8 +58,11 @@ class Accumulator:
 
 
 def accumulator(combiner: Combiner, dtype: DType, width: int) -> Accumulator:
-    lanes = Buffer("lanes", dtype, (VECTORS * width,), "register")
-    return Accumulator(combiner, dtype, lanes, Buffer("total", dtype, (width,), "register"))
+    lanes, part, total = (
+        Buffer(name, dtype, (slots,), "register")
+        for name, slots in (("lanes", VECTORS * width), ("part", width), ("total", width))
+    )
+    return Accumulator(combiner, dtype, lanes, part, total)
 
 
 def lane_loops(extent: Dim, width: int, vectors: int, point: Point, start: Dim = 0) -> tuple[Statement, ...]:
@@ -80,13 +86,8 @@ def _lanes(base: Dim, slot: Dim, count: Dim, width: int, point: Point) -> tuple[
     return build.loop("l", count, lambda lane: point(base + slot + lane, slot + lane), "vector", width)
 
 
-def used_vectors(extent: Dim, vectors: int, width: int) -> int:
-    """How many of the accumulators a loop over this extent can touch."""
-    return vectors if symbolic.less(extent, vectors * width) is not True else 1
-
-
 def declare(accumulator: Accumulator) -> tuple[Statement, ...]:
-    return (Alloc(accumulator.lanes), Alloc(accumulator.total))
+    return (Alloc(accumulator.lanes), Alloc(accumulator.part), Alloc(accumulator.total))
 
 
 def clear(buffer: Buffer, accumulator: Accumulator, width: int, vectors: int = 1) -> tuple[Statement, ...]:
@@ -113,13 +114,14 @@ def fold(accumulator: Accumulator, width: int, vectors: int) -> Callable[[Dim], 
     return lane_value
 
 
-def add_to_total(accumulator: Accumulator, width: int, vectors: int, only: bool) -> tuple[Statement, ...]:
-    """total[lane] (+)= folded lanes; an only chunk is the total itself"""
-    folded = fold(accumulator, width, vectors)
+def add_to(
+    into: Buffer, value: Callable[[Dim], Scalar], accumulator: Accumulator, width: int, only: bool
+) -> tuple[Statement, ...]:
+    """into[lane] (+)= value(lane); an only part is the sum itself"""
 
     def point(lane: Dim) -> list[Statement]:
-        value = folded(lane) if only else accumulator.combine(Load(accumulator.total, (lane,)), folded(lane))
-        return [Store(accumulator.total, (lane,), value)]
+        added = value(lane) if only else accumulator.combine(Load(into, (lane,)), value(lane))
+        return [Store(into, (lane,), added)]
 
     return build.loop("l", width, point, "vector", width)
 
@@ -169,23 +171,27 @@ def chunk_range(
 
 
 def reduce_axes(
-    extents: Sequence[Dim],
-    width: int,
-    accumulators: Sequence[Accumulator],
-    point: RowPoint,
+    extents: Sequence[Dim], width: int, accumulators: Sequence[Accumulator], point: RowPoint
 ) -> tuple[Statement, ...]:
     """Visit every index of `extents` (the last axis along lanes), leaving each reduction in its `total`.
 
     `point(index, slot)` computes at an index and adds to lanes[slot].
     """
     cut = chunking(extents, CHUNK, VECTORS * width)
-    vectors = chunk_vectors(extents, cut, width)
     if cut is None:
-        return chunk_body(extents, (0,) * len(extents), width, vectors, accumulators, point, only=True)
+        whole = (0,) * len(extents)
+        return chunk_body(extents, whole, width, accumulators, point, [a.total for a in accumulators])
 
     def chunk(*number: Dim) -> tuple[Statement, ...]:
         starts, inner = chunk_range(extents, cut, number)
-        return chunk_body(inner, starts, width, vectors, accumulators, point)
+        return (
+            *chunk_body(inner, starts, width, accumulators, point, [a.part for a in accumulators]),
+            *(
+                s
+                for a in accumulators
+                for s in add_to(a.total, lambda lane, a=a: Load(a.part, (lane,)), a, width, False)
+            ),
+        )
 
     counts = chunk_counts(extents, cut)
     return (
@@ -194,29 +200,45 @@ def reduce_axes(
     )
 
 
-def chunk_vectors(extents: Sequence[Dim], cut: Chunking | None, width: int) -> int:
-    """Accumulators that a chunk needs: one vector when its innermost axis is short."""
-    inner = cut.steps if cut is not None and cut.axis == len(extents) - 1 else extents[-1]
-    return used_vectors(inner, VECTORS, width)
-
-
 def chunk_body(
     extents: Sequence[Dim],
     starts: Sequence[Dim],
     width: int,
-    vectors: int,
     accumulators: Sequence[Accumulator],
     point: RowPoint,
-    only: bool = False,
+    into: Sequence[Buffer],
 ) -> tuple[Statement, ...]:
-    """One chunk: lanes from neutral, every index once, then into the totals."""
+    """One chunk, block by block, into one vector for each reduction."""
+    cut = chunking(extents, BLOCK, VECTORS * width)
+    vectors = _block_vectors(extents, cut, width)
 
-    def rows(*index: Dim) -> tuple[Statement, ...]:
-        outer = tuple(start + i for start, i in zip(starts, index, strict=False))
-        return lane_loops(extents[-1], width, vectors, lambda i, slot: point((*outer, i), slot), starts[-1])
+    def block(inner: Sequence[Dim], first: Sequence[Dim], only: bool) -> tuple[Statement, ...]:
+        def rows(*index: Dim) -> tuple[Statement, ...]:
+            outer = tuple(start + i for start, i in zip(first, index, strict=False))
+            return lane_loops(inner[-1], width, vectors, lambda i, slot: point((*outer, i), slot), first[-1])
 
+        pairs = list(zip(accumulators, into, strict=True))
+        return (
+            *(s for a in accumulators for s in clear(a.lanes, a, width, vectors)),
+            *build.nest([f"r{n}" for n in range(len(inner) - 1)], inner[:-1], rows),
+            *(s for a, buffer in pairs for s in add_to(buffer, fold(a, width, vectors), a, width, only)),
+        )
+
+    if cut is None:
+        return block(extents, starts, True)
+
+    def part(*number: Dim) -> tuple[Statement, ...]:
+        first, inner = chunk_range(extents, cut, number)
+        return block(inner, tuple(a + b for a, b in zip(starts, first, strict=True)), False)
+
+    counts = chunk_counts(extents, cut)
     return (
-        *(s for a in accumulators for s in clear(a.lanes, a, width, vectors)),
-        *build.nest([f"r{n}" for n in range(len(extents) - 1)], extents[:-1], rows),
-        *(s for a in accumulators for s in add_to_total(a, width, vectors, only)),
+        *(s for a, buffer in zip(accumulators, into, strict=True) for s in clear(buffer, a, width)),
+        *build.nest([f"b{n}" for n in range(len(counts))], counts, part),
     )
+
+
+def _block_vectors(extents: Sequence[Dim], cut: Chunking | None, width: int) -> int:
+    """Accumulators that a block needs: one vector when its innermost axis is short."""
+    inner = cut.steps if cut is not None and cut.axis == len(extents) - 1 else extents[-1]
+    return VECTORS if symbolic.less(inner, VECTORS * width) is not True else 1

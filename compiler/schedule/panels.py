@@ -93,7 +93,8 @@ class Block:
 class PanelNest:
     """Emits a contraction. `scratch` are the buffers that it needs from outside."""
 
-    def __init__(self, found: Contraction, tiles: ContractionTiles, target: Target) -> None:
+    def __init__(self, found: Contraction, tiles: ContractionTiles, target: Target, outputs_wait: bool = True) -> None:
+        self.outputs_wait = outputs_wait  # whether sums may wait in outputs: not when those overwrite inputs
         self.found = found
         self.form = found.form
         self.tiles = tiles
@@ -123,7 +124,7 @@ class PanelNest:
 
     def _partial_place(self) -> Load:
         """Where sums wait between chunks: in an output of their type if there is one."""
-        for final in self.form.finals:
+        for final in self.form.finals if self.outputs_wait else ():
             if final.output and final.place.dtype == self.accumulation.dtype:
                 return final.place
         name = f"{self.accumulation.mark.name}_sums"

@@ -5,6 +5,7 @@ Weights are in bytes of memory traffic; arithmetic counts as the traffic that ta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,15 +18,33 @@ from ingot.compiler.schedule import build, scalars
 CHUNK_BYTES = 64 << 10  # a chunk takes some microseconds: long against handing it to a thread
 SERIAL_BYTES = 256 << 10  # less work than this is not worth waking a thread
 SERIAL_FLOPS = 1 << 18  # products of a contraction that is not worth waking a thread
+ASSUMED_DIM = 64  # what an unbounded symbolic dim is taken to be when sizes are compared
 BYTES_PER_CYCLE = 2  # of one lane's arithmetic: a vector instruction moves about that much per lane in its time
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Leading axes before `axis` are iterated in parallel, `axis` itself in blocks of `block` steps."""
+    """Leading axes before `axis` are iterated in parallel, each in steps of its unit (by default 1); `axis` itself in
+    blocks of `block` steps."""
 
     axis: int
     block: int
+    units: tuple[int, ...] = ()
+
+    def steps(self, axis: int) -> int:
+        """Steps of an axis in one block."""
+        return self.block if axis == self.axis else self.units[axis] if self.units else 1
+
+
+def estimate(dim: Dim) -> int:
+    """A number to compare sizes with; unbounded symbolic dims count as ASSUMED_DIM."""
+    if isinstance(dim, int):
+        return dim
+    values = {}
+    for atom in symbolic.atoms(dim):
+        lower, upper = symbolic.bounds(atom)
+        values[atom] = max(lower or 0, ASSUMED_DIM) if upper is None else min(upper, ASSUMED_DIM)
+    return symbolic.evaluate(dim, values)
 
 
 def weight_of(stores: Sequence[Load], values: Sequence[Scalar]) -> int:
@@ -35,22 +54,26 @@ def weight_of(stores: Sequence[Load], values: Sequence[Scalar]) -> int:
     return traffic + BYTES_PER_CYCLE * sum(scalars.cost(value) for value in values)
 
 
-def cut(extents: Sequence[Dim], weight: int, multiple: int = 1) -> Cut | None:
+def cut(
+    extents: Sequence[Dim], weight: int, units: Sequence[int] | None = None, total: Dim | None = None
+) -> Cut | None:
     """Where to cut a nest whose points weigh `weight`; None when it is too small for threads.
 
-    Blocks of the last axis are multiples of `multiple`. A symbolic extent is always cut: it may be large.
+    Blocks are multiples of the axis's unit (by default 1). A symbolic extent is always cut: it may be large.
+    `total` is the weight of everything, where `weight` is a guess.
     """
-    total = symbolic.product(extents) * weight
+    units = units or [1] * len(extents)
+    total = symbolic.product(extents) * weight if total is None else total
     if symbolic.less(total, SERIAL_BYTES) is True:
         return None
-    inner = weight
+    inner = weight * math.prod(units)
     for axis in range(len(extents) - 1, -1, -1):
-        extent = extents[axis]
-        last = axis == len(extents) - 1
-        if not isinstance(extent, int) or inner * extent > CHUNK_BYTES or axis == 0:
+        extent, unit = extents[axis], units[axis]
+        count = symbolic.ceildiv(extent, unit)
+        if not isinstance(count, int) or inner * count > CHUNK_BYTES or axis == 0:
             steps = max(1, CHUNK_BYTES // inner)
-            return Cut(axis, balanced(extent, steps, multiple if last else 1))
-        inner *= extent
+            return Cut(axis, balanced(extent, steps * unit, unit), tuple(units))
+        inner *= count
     return None
 
 
@@ -62,7 +85,31 @@ def balanced(extent: Dim, steps: int, multiple: int = 1) -> int:
     return -(-steps // multiple) * multiple
 
 
-Ranges = tuple[tuple[Dim, Dim], ...]  # (start, count) along each axis
+@dataclass(frozen=True)
+class Range:
+    """A part of an axis: `count` steps from `start` on. When it is a block of equal blocks, its number and the
+    steps of a block."""
+
+    start: Dim
+    count: Dim
+    extent: Dim
+    number: Dim = 0
+    steps: int | None = None
+
+
+Ranges = tuple[Range, ...]
+
+
+def whole(extents: Sequence[Dim]) -> Ranges:
+    return tuple(Range(0, extent, extent) for extent in extents)
+
+
+def part_of(extent: Dim, number: Dim, steps: int) -> Range:
+    """One block of an axis that is cut into blocks of equal length."""
+    if steps == 1:
+        return Range(number, 1, extent)
+    start = number * steps
+    return Range(start, symbolic.minimum(steps, extent - start), extent, number, steps)
 
 
 def blocks(
@@ -70,23 +117,17 @@ def blocks(
 ) -> tuple[Statement, ...]:
     """One parallel loop over the blocks of a cut; `body` gets the range of each axis."""
     if cut is None:
-        return tuple(body(tuple((0, extent) for extent in extents)))
-    counts = (*extents[: cut.axis], symbolic.ceildiv(extents[cut.axis], cut.block))
+        return tuple(body(whole(extents)))
+    steps = [cut.steps(axis) for axis in range(cut.axis + 1)]
+    counts = [symbolic.ceildiv(extent, step) for extent, step in zip(extents, steps, strict=False)]
 
     def block(number: Dim) -> Sequence[Statement]:
         place: list[Dim] = []
-        for count in reversed(counts[1:]):
+        for count in reversed(counts):
             place.append(number % count)
             number = number // count
-        place.append(number)
         place.reverse()
-        start = place[-1] * cut.block
-        return body(
-            (
-                *((index, 1) for index in place[:-1]),
-                (start, symbolic.minimum(cut.block, extents[cut.axis] - start)),
-                *((0, extent) for extent in extents[cut.axis + 1 :]),
-            )
-        )
+        parts = zip(extents, place, steps, strict=False)
+        return body((*(part_of(*part) for part in parts), *whole(extents[cut.axis + 1 :])))
 
     return build.loop("block", symbolic.product(counts), block, "parallel")

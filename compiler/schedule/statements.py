@@ -6,7 +6,7 @@ several times with every object still bound once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,13 @@ from ingot.compiler.schedule.scalars import Rewriter, atoms_of, atoms_of_dim, lo
 
 
 class _Copier:
-    def __init__(self, mapping: Mapping[Any, Dim], buffers: Mapping[Buffer, Buffer]) -> None:
+    def __init__(
+        self,
+        mapping: Mapping[Any, Dim],
+        buffers: Mapping[Buffer, Buffer],
+        replace_load: Callable[[Load], Scalar | None] | None = None,
+    ) -> None:
+        self.replace_load = replace_load
         self.mapping = dict(mapping)
         self.buffers = dict(buffers)
         self.locals: dict[Local, Local] = {}
@@ -42,6 +48,8 @@ class _Copier:
         match node:
             case Load(buffer, index) if buffer in self.buffers:
                 return Load(self.buffers[buffer], index)
+            case Load() if self.replace_load is not None:
+                return self.replace_load(node)
             case Read(local) if local in self.locals:
                 return Read(self.locals[local])
             case _:
@@ -102,6 +110,13 @@ def copy(
 ) -> tuple[Statement, ...]:
     """The statements with variables and buffers replaced and everything they bind made anew."""
     return _Copier(mapping or {}, buffers or {}).block(statements)
+
+
+def rewrite_loads(
+    statements: Sequence[Statement], replace_load: Callable[[Load], Scalar | None]
+) -> tuple[Statement, ...]:
+    """A copy of the statements with each load for which there is a replacement replaced by it."""
+    return _Copier({}, {}, replace_load).block(statements)
 
 
 def with_body(loop: For, body: Sequence[Statement]) -> For:

@@ -21,6 +21,7 @@ from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.schedule import build, scalars
 from ingot.compiler.schedule.form import Accumulation, ReductionForm
+from ingot.compiler.schedule.partition import Range
 from ingot.compiler.target import Target
 
 Spread = Callable[[Dim, Dim], Sequence[Statement]]  # (row in tile, lane in tile) -> statements
@@ -81,6 +82,13 @@ def cover_block(extent: Dim, number: Dim, steps: int, sizes: Sequence[int], mask
     present = 1 - symbolic.minimum(1, last - number) if rest else 0
     ending = (Piece(full * size, present, rest),) if rest else ()
     return Cover(size, full, rest, present, (*_tiles(0, full, size), *ending))
+
+
+def cover_range(part: Range, sizes: Sequence[int], masked: bool = False) -> Cover:
+    """A range of an axis as tiles."""
+    if part.steps is None:
+        return cover(part.count, sizes, masked)
+    return cover_block(part.extent, part.number, part.steps, sizes, masked)
 
 
 def _tiles(start: Dim, count: Dim, size: int) -> tuple[Piece, ...]:

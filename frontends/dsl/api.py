@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from ingot.compiler.ir.types import TensorType, type_of
 from ingot.compiler.options import Options
 from ingot.compiler.pipeline import Compiled, compile_graph
 from ingot.frontends.dsl import functions
+from ingot.frontends.dsl.arguments import Arguments, arranged, flatten_arguments, holds_tensor, is_flat
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.dsl.trace import Traced, rebuild
+from ingot.frontends.dsl.trace import Traced, argument_names, rebuild
 from ingot.runtime.executable import Executable
 
 
@@ -44,7 +46,9 @@ class CompiledFunction(Executable):
         return rebuild(structure, result if isinstance(result, tuple) else (result,))
 
 
-def compile(model: Any, *types: Any, name: str | None = None, options: Options | None = None, **choices: Any) -> CompiledFunction:
+def compile(
+    model: Any, *types: Any, name: str | None = None, options: Options | None = None, **choices: Any
+) -> CompiledFunction:
     """Native code for a function of tensors or a Module, for arguments of these types.
 
     `choices` are fields of Options: threads, memory_budget, target, fuse, dump, verify, cache ...
@@ -81,7 +85,9 @@ def check_finite(model: Any, *args: Any) -> Any:
         finite[value] = all(np.isfinite(p).all() for p in parts if p.dtype.kind not in "iub")
         if not finite[value] and all(finite[a] for a in value.args) and value.args:
             name = getattr(value.op, "name", "input")
-            raise IngotValueError(Code.NOT_FINITE, f"{name} {value.type!r} gives values that are not finite", value.source)
+            raise IngotValueError(
+                Code.NOT_FINITE, f"{name} {value.type!r} gives values that are not finite", value.source
+            )
 
     names = [n for n in traced.graph.input_names if n not in traced.graph.constants]
     results = run_graph(traced.graph, dict(zip(names, arrays, strict=True)), observe=observe)
@@ -89,34 +95,48 @@ def check_finite(model: Any, *args: Any) -> Any:
 
 
 class Jit:
-    """Compiles on the first call for each set of argument types. Inside a trace it is the plain function."""
+    """Compiles on the first call for each arrangement and types of arguments. Inside a trace it is the plain function.
+
+    An argument is an array or a number, a tuple, list or dict of these, or a Module (its arrays are arguments).
+    """
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> None:
         self.function = function
         self.options = dict(options or {})
-        self.compiled: dict[tuple[TensorType, ...], CompiledFunction] = {}
+        self.compiled: dict[tuple[Any, tuple[TensorType, ...]], CompiledFunction] = {}
         self.__name__ = getattr(function, "__name__", "function")
         self.__doc__ = getattr(function, "__doc__", None)
         self.__wrapped__ = function
 
-    def __call__(self, *args: Any) -> Any:
-        if any(isinstance(leaf, Tensor) for _, leaf in functions.flatten(list(args))[0]) or any(
-            isinstance(a, Module) for a in args
-        ):
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if keywords:
+            args = self._positional(args, keywords)
+        if any(holds_tensor(argument) for argument in args):
             return self.function(*args)
-        arrays = [_as_array(a) for a in args]
-        key = tuple(type_of(a) for a in arrays)
+        given = flatten_arguments(args, self._names(len(args)))
+        types = tuple(type_of(array) for array in given.arrays)
+        key = given.structure, types
         if key not in self.compiled:
-            self.compiled[key] = compile(self.function, *key, **self.options)
-        return self.compiled[key](*arrays)
+            self.compiled[key] = self._compile(given, types)
+        return self.compiled[key](*given.arrays)
 
+    def _names(self, count: int) -> tuple[str, ...]:
+        called = self.function.forward if isinstance(self.function, Module) else self.function
+        return argument_names(called, count)
 
-def _as_array(value: Any) -> np.ndarray:
-    """NumPy's array of a value; Python floats are f32, as everywhere in the language."""
-    array = np.asarray(value)
-    if array.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
-        return array.astype(np.float32)
-    return array
+    def _positional(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+        called = self.function.forward if isinstance(self.function, Module) else self.function
+        bound = inspect.signature(called).bind(*args, **keywords)
+        if bound.kwargs:
+            raise TypeError(f"{self.__name__}: {', '.join(bound.kwargs)} cannot be given by name to compiled code")
+        return bound.args
+
+    def _compile(self, given: Arguments, types: tuple[TensorType, ...]) -> CompiledFunction:
+        if is_flat(given.structure):
+            return compile(self.function, *types, **self.options)
+        chosen = Options.from_environment().with_(**self.options)
+        traced = functions.trace(arranged(self.function, given.structure), types, given.names)
+        return CompiledFunction(compile_graph(traced.graph, chosen), traced, chosen.threads)
 
 
 def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:

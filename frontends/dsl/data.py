@@ -14,7 +14,13 @@ class Batches:
     """
 
     def __init__(
-        self, *arrays: np.ndarray, size: int = 32, epochs: int = 1, shuffle: bool = True, seed: int = 0, drop_last: bool = False
+        self,
+        *arrays: np.ndarray,
+        size: int = 32,
+        epochs: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
     ) -> None:
         lengths = {len(a) for a in arrays}
         if len(lengths) != 1:
@@ -44,7 +50,9 @@ class Batches:
                 yield tuple(a[chosen] for a in self.arrays)
 
 
-def split(*arrays: np.ndarray, test: float = 0.2, seed: int = 0) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+def split(
+    *arrays: np.ndarray, test: float = 0.2, seed: int = 0
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """(training arrays, test arrays): a random part of the examples is kept for testing."""
     order = np.random.default_rng(seed).permutation(len(arrays[0]))
     cut = len(order) - round(len(order) * test)

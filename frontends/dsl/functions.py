@@ -62,6 +62,8 @@ def trace(
         result = copied(*args)
         updated = buffer_updates(copied, module, tensors) if parameters_as == "state" else {}
     leaves, structure = flatten(result)
+    if not leaves:
+        raise IngotTypeError(Code.NOT_A_TENSOR, f"the function returns {result!r}")
     outputs = [output_tensor(leaf, builder) for _, leaf in leaves]
     labels = _unique_names([name for name, _ in leaves])
     updates = {}
@@ -70,9 +72,7 @@ def trace(
         outputs.append(tensor.value)
         labels.append(f"next.{name}")
     graph = Graph(
-        getattr(called, "__name__", None) or type(function).__name__
-        if module is None
-        else type(module).__name__,
+        getattr(called, "__name__", None) or type(function).__name__ if module is None else type(module).__name__,
         builder.inputs,
         tuple(outputs),
         tuple(labels),
@@ -89,7 +89,10 @@ def _unique_names(names: list[str]) -> list[str]:
 
 
 def bind_module(
-    module: Module, builder: Trace, role: str, taken: set[str] = frozenset()  # type: ignore[assignment]
+    module: Module,
+    builder: Trace,
+    role: str,
+    taken: set[str] = frozenset(),  # type: ignore[assignment]
 ) -> tuple[Module, dict[str, Tensor]]:
     """A copy of the module whose arrays are inputs of the trace."""
     tensors: dict[str, Tensor] = {}
@@ -126,7 +129,11 @@ def _values_at(copied: Module, module: Module) -> list[Any]:
     for name, _, _ in module.slots():
         item: Any = copied
         for key in name.split("."):
-            item = vars(item)[key] if isinstance(item, Module) else item[int(key) if isinstance(item, list | tuple) else key]
+            item = (
+                vars(item)[key]
+                if isinstance(item, Module)
+                else item[int(key) if isinstance(item, list | tuple) else key]
+            )
         found.append(item)
     return found
 
@@ -135,14 +142,16 @@ def _values_at(copied: Module, module: Module) -> list[Any]:
 
 
 def _independent(tensor: Tensor) -> Tensor:
-    return tensor.apply(Independent(next(_numbers)))
+    """A value of its own, in the innermost region: what is computed from it is computed there, where the
+    derivative looks for it."""
+    return _adopted(tensor.builder.innermost, tensor).apply(Independent(next(_numbers)))
 
 
 def _trace_of(args: Sequence[Any], what: str) -> Trace:
     tensors = [leaf for _, leaf in flatten(list(args))[0] if isinstance(leaf, Tensor)]
     if not tensors:
         raise IngotTypeError(Code.NO_TENSOR_ARGUMENT, f"{what} is given no traced tensor")
-    return max((t.builder for t in tensors), key=lambda b: b.depth)
+    return tensors[0].builder.innermost
 
 
 def _gradients(
@@ -154,7 +163,8 @@ def _gradients(
         raise IngotTypeError(Code.NOT_DIFFERENTIABLE, str(error)) from None
     zero = autodiff.zeros_like
     return [
-        Tensor(builder, value if value is not None else zero(builder, t.type)) for value, t in zip(found, wrt, strict=True)
+        Tensor(builder, value if value is not None else zero(builder, t.type))
+        for value, t in zip(found, wrt, strict=True)
     ]
 
 
@@ -188,7 +198,7 @@ def _offset(structure: Any, by: int) -> Any:
         return type(structure)(_offset(s, by) for s in structure)
     if isinstance(structure, dict):
         return {k: _offset(s, by) for k, s in structure.items()}
-    return structure + by
+    return None if structure is None else structure + by
 
 
 def _independent_module(module: Module) -> tuple[Module, dict[str, Tensor]]:
@@ -212,13 +222,15 @@ def _independent_module(module: Module) -> tuple[Module, dict[str, Tensor]]:
     return walk(module, ""), named
 
 
-def value_and_grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    function: Callable[..., Any], wrt: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns (value, gradient); with several `wrt`, a tuple of gradients. With `has_aux` the
     function returns (scalar, anything) and the value is that pair."""
     positions = (wrt,) if isinstance(wrt, int) else tuple(wrt)
 
-    def wrapped(*args: Any) -> Any:
-        args, leaves, structures = _with_independent(args, positions)
+    def wrapped(*given: Any) -> Any:
+        args, leaves, structures = _with_independent(given, positions)
         result = function(*args)
         scalar = result[0] if has_aux else result
         if not isinstance(scalar, Tensor) or scalar.rank != 0 or not scalar.dtype.is_float:
@@ -323,20 +335,22 @@ def custom_gradient(function: Callable[..., Any], backward: Callable[..., Any]) 
 
     def wrapped(*args: Tensor) -> Any:
         builder = _trace_of(args, "custom_gradient")
-        first = Trace(builder)
+        first, second = Trace(builder), Trace(builder)
         inputs = [Tensor(first, first.input(f"x{n}", a.type)) for n, a in enumerate(args)]
-        result = function(*inputs)
-        items, structure = flatten(result)
+        with first.opened():
+            items, structure = flatten(function(*inputs))
         outputs = [output_tensor(leaf, first) for _, leaf in items]
-        second = Trace(builder)
         xs = tuple(Tensor(second, second.input(f"x{n}", a.type)) for n, a in enumerate(args))
         ys = [Tensor(second, second.input(f"y{n}", o.tensor)) for n, o in enumerate(outputs)]
         gs = [Tensor(second, second.input(f"g{n}", o.tensor)) for n, o in enumerate(outputs)]
-        given = backward(xs, rebuild(structure, ys), rebuild(structure, gs))
+        with second.opened():
+            given = backward(xs, rebuild(structure, ys), rebuild(structure, gs))
         given = given if isinstance(given, tuple) else (given,)
         if first.captured or second.captured:
             raise IngotTypeError(
-                Code.MIXED_TRACES, "a function with a custom gradient uses a tensor from outside", hint="pass it as an argument"
+                Code.MIXED_TRACES,
+                "a function with a custom gradient uses a tensor from outside",
+                hint="pass it as an argument",
             )
         forward = Graph("custom", first.inputs, tuple(outputs))
         rule = Graph("custom_backward", second.inputs, tuple(output_tensor(t, second) for t in given))
@@ -356,7 +370,8 @@ def _region(
 ) -> tuple[Trace, list[Value], Any]:
     inner = Trace(builder)
     args = [Tensor(inner, inner.input(f"{prefix}{n}", t)) for n, t in enumerate(types)]
-    items, structure = flatten(function(*args))
+    with inner.opened():
+        items, structure = flatten(function(*args))
     return inner, [output_tensor(leaf, inner) for _, leaf in items], structure
 
 
@@ -387,9 +402,7 @@ def cond(condition: Tensor, then: Callable[..., Any], otherwise: Callable[..., A
     return rebuild(runs[0][2], _apply(If(*graphs), builder, [condition, *tensors], outside))
 
 
-def while_loop(
-    condition: Callable[..., Any], body: Callable[..., Any], initial: Any, limit: Dim | None = None
-) -> Any:
+def while_loop(condition: Callable[..., Any], body: Callable[..., Any], initial: Any, limit: Dim | None = None) -> Any:
     """Repeat `state = body(*state)` while condition(*state). Give a limit to be able to differentiate it."""
     items, arranged = flatten(initial if isinstance(initial, tuple | list) else (initial,))
     builder = _trace_of([leaf for _, leaf in items], "while_loop")
@@ -434,7 +447,9 @@ def scan(
         new, y = function(carry, x)
         new_leaves, new_structure = flatten(new)
         if new_structure != carry_structure:
-            raise IngotTypeError(Code.BRANCH_TYPES, "scan's function returns a carry of another structure", builder.here())
+            raise IngotTypeError(
+                Code.BRANCH_TYPES, "scan's function returns a carry of another structure", builder.here()
+            )
         y_leaves, y_structure = flatten(y) if y is not None else ([], None)
         arrangement.append(y_structure)
         return [leaf for _, leaf in (*new_leaves, *y_leaves)]
@@ -462,5 +477,3 @@ def _adopted(builder: Trace, tensor: Tensor) -> Tensor:
     if value is None:
         raise IngotTypeError(Code.MIXED_TRACES, "a tensor of another trace is used here", builder.here())
     return Tensor(builder, value)
-
-

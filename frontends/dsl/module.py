@@ -14,6 +14,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from ingot.compiler.errors import Code, IngotTypeError
+from ingot.compiler.ir.types import type_of
+
 
 class Buffer(np.ndarray):
     """An array that belongs to a module's state but is not a parameter."""
@@ -29,6 +32,14 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if args and all(isinstance(a, np.ndarray) for a in args) and self.named_arrays():
+            # arrays in and arrays as parameters: nothing is being traced, and nothing here computes
+            types = ", ".join(f"ingot.{_type_name(a)}" for a in args)
+            raise IngotTypeError(
+                Code.NO_TENSOR_ARGUMENT,
+                f"{type(self).__name__} is called on arrays; a model is compiled before it runs",
+                hint=f"exe = ingot.compile(model, {types}), then exe(...)",
+            )
         return self.forward(*args, **keywords)
 
     def named_arrays(self) -> dict[str, np.ndarray]:
@@ -134,6 +145,10 @@ class Module:
                 lines.append(f"  {key}: {value.dtype}{list(value.shape)}")
         inside = "\n".join(lines)
         return f"{type(self).__name__}(\n{inside}\n)" if lines else f"{type(self).__name__}()"
+
+
+def _type_name(array: np.ndarray) -> str:
+    return repr(type_of(array)).replace("[]", "[()]")
 
 
 def _read(holder: Any, key: Any) -> Any:

@@ -162,6 +162,9 @@ def convolve(x: Any, weight: Any, **keywords: Any) -> Any:
 
 
 def asarray(value: Any, like: Tensor, dtype: object = None) -> Tensor:
-    """A NumPy array (or number) as a tensor of the trace of `like`."""
+    """A NumPy array or number as a tensor of the trace of `like`; a tensor is itself. For layers: a parameter is an
+    array or a tensor, depending on whether the module's arrays are being traced."""
+    if isinstance(value, Tensor):
+        return value if dtype is None else value.astype(dtype)
     array = np.asarray(value)
     return like.wrap_array(array if dtype is None else array.astype(as_dtype(dtype).numpy))

@@ -167,7 +167,12 @@ class RMSProp(Optimizer):
     """w -= rate * g / (sqrt(average of g^2) + epsilon)"""
 
     def __init__(
-        self, learning_rate: float | Schedule = 1e-2, decay: float = 0.99, epsilon: float = 1e-8, momentum: float = 0.0, **clip: Any
+        self,
+        learning_rate: float | Schedule = 1e-2,
+        decay: float = 0.99,
+        epsilon: float = 1e-8,
+        momentum: float = 0.0,
+        **clip: Any,
     ) -> None:
         super().__init__(learning_rate, **clip)
         self.decay, self.epsilon, self.momentum = decay, epsilon, momentum

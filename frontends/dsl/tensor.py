@@ -22,6 +22,7 @@ from ingot.compiler.ops.base import Node, Op, OpTypeError, broadcast_shapes, nor
 from ingot.compiler.ops.contraction import matmul
 from ingot.compiler.ops.movement import concat, tril, triu
 from ingot.compiler.ops.structure import Constant
+from ingot.frontends.dsl.indexing import index
 from ingot.frontends.dsl.trace import Trace
 
 Axis = int | Sequence[int] | None
@@ -64,11 +65,9 @@ class Tensor(Node):
     # --- building ----------------------------------------------------------------------------------
 
     def apply(self, op: Op, *others: Node) -> Any:
-        trace = self.builder
-        for other in others:
-            if other.builder.depth > trace.depth:  # type: ignore[attr-defined]
-                trace = other.builder  # type: ignore[assignment]
-        args = [trace.adopt(t.value, t.builder) for t in (self, *others)]
+        tensors: list[Any] = [self, *others]
+        trace: Trace = max((t.builder for t in tensors), key=lambda builder: builder.depth)
+        args = [trace.adopt(t.value, t.builder) for t in tensors]
         if None in args:
             raise IngotTypeError(Code.MIXED_TRACES, f"{op.name} is given a tensor of another trace", trace.here())
         try:
@@ -188,10 +187,14 @@ class Tensor(Node):
     # --- what a traced tensor refuses ----------------------------------------------------------------
 
     def __bool__(self) -> bool:
-        raise IngotTypeError(Code.TENSOR_AS_BOOL, f"the truth of {self!r} is not known while tracing", self.builder.here())
+        raise IngotTypeError(
+            Code.TENSOR_AS_BOOL, f"the truth of {self!r} is not known while tracing", self.builder.here()
+        )
 
     def _no_value(self, wanted: str) -> IngotError:
-        return IngotTypeError(Code.TENSOR_AS_NUMBER, f"{self!r} cannot become {wanted} while tracing", self.builder.here())
+        return IngotTypeError(
+            Code.TENSOR_AS_NUMBER, f"{self!r} cannot become {wanted} while tracing", self.builder.here()
+        )
 
     def __float__(self) -> float:
         raise self._no_value("a Python float")
@@ -282,9 +285,7 @@ class Tensor(Node):
         chosen = [n for n, d in enumerate(self.shape) if d == 1] if axis is None else self._axes(axis, "squeeze")
         for n in chosen:
             if self.shape[n] != 1:
-                raise IngotValueError(
-                    Code.OP_ARGUMENTS, f"squeeze: axis {n} of {self!r} is not 1", self.builder.here()
-                )
+                raise IngotValueError(Code.OP_ARGUMENTS, f"squeeze: axis {n} of {self!r} is not 1", self.builder.here())
         return self.reshape(*(d for n, d in enumerate(self.shape) if n not in chosen))
 
     def unsqueeze(self, axis: int) -> Any:
@@ -371,131 +372,11 @@ class Tensor(Node):
     def detach(self) -> Any:
         return self.__getattr__("stop_gradient")()
 
-    # --- indexing --------------------------------------------------------------------------------------
-
     def __getitem__(self, key: Any) -> Any:
-        items = list(key) if isinstance(key, tuple) else [key]
-        items = self._expand_ellipsis(items)
-        advanced = [n for n, item in enumerate(items) if _is_advanced(item)]
-        basic, places = self._basic(items)
-        if not advanced:
-            return basic
-        if len(advanced) > 1:
-            return self._gather_many(basic, [items[n] for n in advanced], [places[n] for n in advanced])
-        index = self._index_tensor(items[advanced[0]])
-        return basic.apply(Op.registry["gather"](axis=places[advanced[0]]), index)  # type: ignore[call-arg]
-
-    def _expand_ellipsis(self, items: list[Any]) -> list[Any]:
-        dots = [n for n, item in enumerate(items) if item is Ellipsis]
-        used = sum(item is not None and item is not Ellipsis for item in items)
-        if used > self.rank:
-            raise IngotTypeError(
-                Code.BAD_INDEX, f"{used} indices for a tensor of rank {self.rank}", self.builder.here()
-            )
-        if len(dots) > 1:
-            raise IngotTypeError(Code.BAD_INDEX, "an index has more than one ...", self.builder.here())
-        fill = [slice(None)] * (self.rank - used)
-        at = dots[0] if dots else len(items)
-        return [*items[:at], *fill, *items[at + 1 :]]
-
-    def _index_tensor(self, item: Any) -> Tensor:
-        index = item if isinstance(item, Tensor) else self.wrap_array(np.asarray(item))
-        if index.dtype == boolean:
-            raise IngotTypeError(
-                Code.BAD_INDEX,
-                "a bool mask as index gives a result whose shape depends on data",
-                self.builder.here(),
-                hint="use ingot.where, or multiply by the mask",
-            )
-        if not index.dtype.is_integer:
-            raise IngotTypeError(Code.BAD_INDEX, f"an index is {index.dtype}, not an integer", self.builder.here())
-        return index
-
-    def _basic(self, items: list[Any]) -> tuple[Any, dict[int, int]]:
-        """Apply ints, slices and None; advanced items keep their whole axis. Also where each item's axis is
-        in the result."""
-        starts, stops, steps, shape = [], [], [], []
-        places: dict[int, int] = {}
-        axis = 0
-        for n, item in enumerate(items):
-            if item is None:
-                shape.append(1)
-                continue
-            extent = self.shape[axis]
-            start, stop, step, keep = self._range(item, axis, extent)
-            starts.append(start)
-            stops.append(stop)
-            steps.append(step)
-            if keep:
-                places[n] = len(shape)
-                first, last = (start, stop) if step > 0 else (stop + 1, start + 1)
-                shape.append(symbolic.ceildiv(last - first, abs(step)))
-            axis += 1
-        whole = all(
-            a == 0 and b == d and s == 1 for a, b, s, d in zip(starts, stops, steps, self.shape, strict=True)
-        )
-        kind: Any = Op.registry["slice"]
-        part = self if whole else self.apply(kind(tuple(starts), tuple(stops), tuple(steps)))
-        return Node.reshape(part, tuple(shape)), places
-
-    def _range(self, item: Any, axis: int, extent: Dim) -> tuple[Dim, Dim, int, bool]:
-        if _is_advanced(item):
-            return 0, extent, 1, True
-        if isinstance(item, slice):
-            step = 1 if item.step is None else int(item.step)
-            if step == 0:
-                raise IngotValueError(Code.BAD_INDEX, "a slice step is 0", self.builder.here())
-            low, high = (0, extent) if step > 0 else (-1, extent - 1)
-            start = (0 if step > 0 else extent - 1) if item.start is None else _clamp(item.start, extent, low, high)
-            stop = (extent if step > 0 else -1) if item.stop is None else _clamp(item.stop, extent, low, high)
-            empty = symbolic.less(stop, start) if step > 0 else symbolic.less(start, stop)
-            return (start, start, step, True) if empty else (start, stop, step, True)
-        if isinstance(item, int | np.integer | Expr) and not isinstance(item, bool):
-            place = int(item) if isinstance(item, np.integer) else item
-            if isinstance(place, int) and place < 0:
-                place = place + extent
-            if symbolic.less(place, extent) is False or symbolic.less_equal(0, place) is False:
-                raise IngotValueError(
-                    Code.BAD_INDEX, f"index {item} is outside axis {axis} of {self!r}", self.builder.here()
-                )
-            return place, place + 1, 1, False
-        raise IngotTypeError(Code.BAD_INDEX, f"cannot index with {item!r}", self.builder.here())
-
-    def _gather_many(self, basic: Any, items: list[Any], places: list[int]) -> Any:
-        """Several index tensors: they broadcast together and select points of their axes, which must be
-        neighbours; the result has their common shape in the place of those axes."""
-        if places != list(range(places[0], places[0] + len(places))):
-            raise IngotTypeError(
-                Code.BAD_INDEX, "index tensors must be on neighbouring axes", self.builder.here()
-            )
-        indices = [self._index_tensor(item).astype(i64) for item in items]
-        shape: tuple[Dim, ...] = ()
-        for index in indices:
-            shape = broadcast_shapes("index", shape, index.shape)
-        extents = basic.shape[places[0] : places[0] + len(places)]
-        flat = None
-        for index, extent in zip(indices, extents, strict=True):
-            wrapped = (index < 0).where(index + extent, index)
-            # each coordinate is checked by itself before it is folded into one index
-            ranged = wrapped.apply(Op.registry["check_range"](extent=extent))  # type: ignore[call-arg]
-            flat = ranged if flat is None else flat * extent + ranged
-        merged = basic.reshape(*basic.shape[: places[0]], symbolic.product(extents), *basic.shape[places[0] + len(places) :])
-        return merged.apply(Op.registry["gather"](axis=places[0]), Node.broadcast_to(flat, shape))  # type: ignore[call-arg, arg-type]
+        return index(self, key)
 
     def __repr__(self) -> str:
         return f"Tensor({self.value.type!r})"
-
-
-def _is_advanced(item: Any) -> bool:
-    return isinstance(item, Tensor | np.ndarray | list)
-
-
-def _clamp(place: Any, extent: Dim, low: Dim, high: Dim) -> Dim:
-    """NumPy's slice bounds: negative counts from the end, beyond the end is the end."""
-    place = int(place) if isinstance(place, np.integer) else place
-    if isinstance(place, int) and place < 0:
-        place = place + extent
-    return symbolic.maximum(low, symbolic.minimum(place, high))
 
 
 def concatenate(parts: Sequence[Any], axis: int = 0) -> Any:

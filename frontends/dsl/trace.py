@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,40 @@ from ingot.compiler.ops.structure import Constant
 
 LITERAL_ELEMENTS = 16  # arrays up to this size are written into the graph
 OWN_CODE = str(Path(__file__).resolve().parents[2])
-EXAMPLES = ("examples", "tests", "benchmarks")
+COMMAND_LINE = "ingot.cli"
 
 
 class Trace(Builder):
-    """`parent` is the trace around a region; what the region uses of it is captured as an input."""
+    """`parent` is the trace around a region; what the region uses of it is captured as an input.
+
+    The outermost trace knows which regions are being traced now: control flow and derivatives belong into the
+    innermost of them, even when all that they are given comes from further out.
+    """
 
     def __init__(self, parent: Trace | None = None) -> None:
         super().__init__()
         self.parent = parent
+        self.root: Trace = self if parent is None else parent.root
+        self._open: list[Trace] = []  # of the root: regions that are being traced, innermost last
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.captured: dict[Value, Value] = {}  # value of the parent -> input of this trace
         self.constants: dict[str, np.ndarray] = {}
         self._lifted: dict[int, tuple[np.ndarray, Value]] = {}
         self._sources: dict[tuple[str, int], Source] = {}
+
+    @property
+    def innermost(self) -> Trace:
+        """The region that is being traced now; the outermost trace when there is none."""
+        return self.root._open[-1] if self.root._open else self.root
+
+    @contextmanager
+    def opened(self) -> Iterator[Trace]:
+        """This region is being traced."""
+        self.root._open.append(self)
+        try:
+            yield self
+        finally:
+            self.root._open.pop()
 
     def lift(self, array: object, dtype: DType | None = None) -> Value:
         """A value for an array that is known now."""
@@ -75,10 +96,11 @@ class Trace(Builder):
         return super().emit(op, *args, source=source or self.source or self.here(), name=name)
 
     def here(self) -> Source | None:
-        """The line of the user's program that is running: the first frame outside this package."""
+        """The line of the user's program that is running: the first frame outside this package. None when the
+        command line is all there is around it."""
         frame = sys._getframe(2)
         while frame is not None and _is_own(frame.f_code.co_filename):
-            frame = frame.f_back
+            frame = frame.f_back if frame.f_globals.get("__name__") != COMMAND_LINE else None
         if frame is None:
             return None
         key = (frame.f_code.co_filename, frame.f_lineno)
@@ -144,7 +166,7 @@ def as_type(given: object, position: int) -> TensorType:
 
 
 def check_dims(types: Sequence[TensorType]) -> None:
-    """One name, one dim: the same name with other bounds is a mistake."""
+    """One name, one dim: the same name with other bounds is a mistake, and so is a name whose value no axis tells."""
     seen: dict[str, Symbol] = {}
     for t in types:
         for dim in t.shape:
@@ -153,13 +175,22 @@ def check_dims(types: Sequence[TensorType]) -> None:
                     raise IngotValueError(
                         Code.DIM_CONFLICT, f"dim {atom.name!r} is declared twice with different bounds"
                     )
+    told = {dim.name for t in types for dim in t.shape if isinstance(dim, Symbol)}
+    for name in seen.keys() - told:
+        where = ", ".join(repr(t) for t in types)
+        raise IngotValueError(
+            Code.UNDETERMINED_DIM, f"dim {name!r} occurs only inside expressions of {where}; no axis tells its value"
+        )
 
 
 def flatten(result: Any, path: str = "") -> tuple[list[tuple[str, Any]], Any]:
-    """Leaves with names made of their place, and the structure with leaf numbers in their place."""
+    """Leaves with names made of their place, and the structure with leaf numbers in their place; None is a
+    structure without leaves."""
     leaves: list[tuple[str, Any]] = []
 
     def walk(item: Any, name: str) -> Any:
+        if item is None:
+            return None
         if isinstance(item, tuple | list):
             made = [walk(part, f"{name}{'.' if name else ''}{n}") for n, part in enumerate(item)]
             return made if isinstance(item, list) else tuple(made)
@@ -174,6 +205,8 @@ def flatten(result: Any, path: str = "") -> tuple[list[tuple[str, Any]], Any]:
 
 def rebuild(structure: Any, leaves: Sequence[Any]) -> Any:
     """The inverse of flatten."""
+    if structure is None:
+        return None
     if isinstance(structure, tuple | list):
         return type(structure)(rebuild(s, leaves) for s in structure)
     if isinstance(structure, dict):

@@ -181,7 +181,8 @@ class Trainer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Parameters, buffers and optimiser state as one safetensors file, written atomically."""
-        arrays = {name: np.ascontiguousarray(array) for name, array in self.states.items()}
+        # not np.ascontiguousarray, which gives a scalar an axis
+        arrays = {name: np.asarray(array, order="C") for name, array in self.states.items()}
         data = to_safetensors(arrays, {"format": "ingot.checkpoint.1", "model": type(self.model).__name__})
         with replacing(Path(path)) as file:
             file.write(data)
@@ -217,6 +218,10 @@ def _tensors_by_name(copied: Module, module: Module) -> dict[str, Tensor]:
     for name in module.named_arrays():
         item: Any = copied
         for key in name.split("."):
-            item = vars(item)[key] if isinstance(item, Module) else item[int(key) if isinstance(item, list | tuple) else key]
+            item = (
+                vars(item)[key]
+                if isinstance(item, Module)
+                else item[int(key) if isinstance(item, list | tuple) else key]
+            )
         found[name] = item
     return found

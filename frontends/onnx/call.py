@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +50,14 @@ class NeedsValue(NotTraceable):
     def __init__(self, reason: str, numbers: Sequence[int]) -> None:
         super().__init__(reason)
         self.numbers = tuple(numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class Inline:
+    """What a converter returns to put a subgraph in the place of its node: the graph and values for its inputs."""
+
+    graph: GraphProto
+    inputs: tuple[Value, ...] = ()
 
 
 class Call:

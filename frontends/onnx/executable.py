@@ -13,7 +13,7 @@ from ingot.frontends.dsl.trace import Traced
 from ingot.frontends.onnx.elements import Element, element_of
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem
 from ingot.frontends.onnx.staged import Staged
-from ingot.frontends.onnx.stages import Given, Stage
+from ingot.frontends.onnx.stages import Given
 from ingot.runtime.arguments import order_arguments
 from ingot.runtime.manifest import TensorSpec
 from ingot.runtime.report import Report, Section
@@ -24,8 +24,14 @@ def compile_staged(staged: Staged, given: Mapping[str, Given | None]) -> Compile
     known = {n: g for n, g in given.items() if g is not None}
     if len(known) < len(given):
         return OnnxExecutable(staged, given)
-    stage = staged.build_first(known)
-    if stage.is_whole and stage.compiled is not None:
+    try:
+        stage = staged.build_first(known)
+    except OnnxError as error:
+        if not error.is_about_shapes or not any(g.is_symbolic for g in known.values()):
+            raise
+        return OnnxExecutable(staged, given)  # the declared dims say too little: compiled for the shapes of each call
+    plain = all(g.element is not None and not g.element.is_coded for g in known.values())
+    if plain and stage.is_whole and stage.compiled is not None:
         count = len(staged.outputs)
         structure = 0 if count == 1 else tuple(range(count))
         assert stage.graph is not None
@@ -120,6 +126,3 @@ def _converted(name: str, array: np.ndarray, kind: Element) -> np.ndarray:
     if not np.can_cast(array.dtype, kind.numpy, "same_kind"):
         raise IngotTypeError(Code.BAD_TYPE_ARGUMENT, f"input {name!r} takes {kind} values, not {array.dtype}")
     return array.astype(kind.numpy)
-
-
-__all__ = ["OnnxExecutable", "Stage", "compile_staged"]

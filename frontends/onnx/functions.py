@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs
 
 from ingot.compiler.ir.types import dim_text
+from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import ML, ONNX, PREVIEW, TRAINING, domain_name, registered
 from ingot.frontends.onnx.source import Model, opset_versions
@@ -56,7 +58,7 @@ def of_schema(node: NodeProto, version: int, values: Sequence[Value]) -> Body | 
     if schema.has_function:
         chosen = _version(schema.function_opset_versions, version)
         return body_of(FunctionProto.FromString(schema.get_function_with_opset_version(chosen)))
-    if schema.has_context_dependent_function:
+    if schema.has_context_dependent_function and all(v is None or _has_type(v) for v in values):
         chosen = _version(schema.context_dependent_function_opset_versions, version)
         types = [_type_of(v).SerializeToString() for v in values]
         data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
@@ -69,11 +71,15 @@ def _version(available: Sequence[int], wanted: int) -> int:
     return max(fitting) if fitting else min(available)
 
 
+def _has_type(value: Value) -> bool:
+    return isinstance(value, Tensor | np.ndarray | Coded | Dims)
+
+
 def _type_of(value: Value) -> TypeProto:
     made = TypeProto()
     if value is None:
         return made
-    if isinstance(value, Coded | Dims) or hasattr(value, "shape"):
+    if _has_type(value):
         made.tensor_type.elem_type = element_of_value(value).code
         made.tensor_type.shape.SetInParent()
         for dim in shape_of(value):

@@ -28,7 +28,7 @@ from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions as function_bodies
 from ingot.frontends.onnx import shapes
-from ingot.frontends.onnx.call import Call, NeedsValue, NotTraceable
+from ingot.frontends.onnx.call import Call, Inline, NeedsValue, NotTraceable
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import is_host_op
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
@@ -173,10 +173,13 @@ class Importer:
         outer = scope.trace.source
         scope.trace.source = Source(node=item.label)
         try:
-            results = self._converted(found, call, work)
+            results = self._converted(found, call)
         finally:
             scope.trace.source = outer
-        self._bind(node, scope, results)
+        if len(results) == 1 and isinstance(results[0], Inline):
+            work.extendleft(reversed(self._inlined(item, results[0], scope)))
+        else:
+            self._bind(node, scope, results)
 
     def _bind(self, node: NodeProto, scope: Scope, results: Sequence[Value]) -> None:
         if len(results) < sum(map(bool, node.output)):
@@ -191,9 +194,28 @@ class Importer:
         if self.fresh > 100_000:
             raise ProblemError(Kind.RECURSION, "functions expand into more than 100000 calls")
         nodes = function_bodies.instantiate(body, item.node, f"{item.label}/{self.fresh}/")
-        return [Item(n, body.opsets, f"{item.label}/{node_label(n, k)}") for k, n in enumerate(nodes)]
+        versions = {**item.opsets, **body.opsets}
+        return [Item(n, versions, f"{item.label}/{node_label(n, k)}") for k, n in enumerate(nodes)]
 
-    def _converted(self, found: Converter, call: Call, work: deque[Item]) -> list[Value]:
+    def _inlined(self, item: Item, body: Inline, scope: Scope) -> list[Item]:
+        """A subgraph's nodes in the place of its node; its inputs and initializers are bound now."""
+        self.fresh += 1
+        prefix = f"{item.label}/{self.fresh}/"
+        graph = GraphProto()
+        graph.CopyFrom(body.graph)
+        outside = {name: name for name in (*graph_free_names(graph), "")}
+        function_bodies.rename_graph(graph, outside, prefix, {})
+        self.bind_initializers(graph, scope)
+        for declared, value in zip(graph.input, body.inputs, strict=False):
+            scope.set(declared.name, value)
+        made = [Item(n, item.opsets, f"{item.label}/{node_label(n, k)}") for k, n in enumerate(ordered(graph.node))]
+        for output, name in zip(graph.output, item.node.output, strict=False):
+            if name:
+                same = NodeProto(op_type="Identity", input=[output.name], output=[name])
+                made.append(Item(same, item.opsets, item.label))
+        return made
+
+    def _converted(self, found: Converter, call: Call) -> list[Any]:
         values = call.values
         if found.raw:
             return _listed(found.function(call, *values))
@@ -206,16 +228,22 @@ class Importer:
         return self._called(found, call)
 
     def _called(self, found: Converter, call: Call) -> list[Value]:
-        args: list[Any] = []
+        args: list[Any] = [None] * len(call.values)
+        unknown: list[NeedsValue] = []
         for number, value in enumerate(call.values):
             if value is None:
-                args.append(None)
-            elif number in found.dims:
-                args.append(call.dims(number))
-            elif number in found.known:
-                args.append(call.known(number))
-            else:
-                args.append(call.tensor(value))
+                continue
+            try:
+                if number in found.dims:
+                    args[number] = call.dims(number)
+                elif number in found.known:
+                    args[number] = call.known(number)
+                else:
+                    args[number] = call.tensor(value)
+            except NeedsValue as need:
+                unknown.append(need)
+        if unknown:
+            raise NeedsValue(str(unknown[0]), [n for need in unknown for n in need.numbers])
         try:
             return _listed(found.function(call, *args))
         except TypeError as error:
@@ -276,7 +304,7 @@ def _is_coded(value: Value) -> bool:
     return isinstance(value, Coded) or (isinstance(value, np.ndarray) and element_of(value).is_coded)
 
 
-def _listed(results: Any) -> list[Value]:
+def _listed(results: Any) -> list[Any]:
     return list(results) if isinstance(results, tuple | list) else [results]
 
 

@@ -21,7 +21,7 @@ from ingot.compiler.options import Options
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace, as_type
-from ingot.frontends.onnx import convert
+from ingot.frontends.onnx import convert, hosted
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import element, element_of_dtype, is_plain
 from ingot.frontends.onnx.executable import compile_staged
@@ -33,7 +33,7 @@ from ingot.frontends.onnx.staged import Staged
 from ingot.frontends.onnx.stages import Given
 from ingot.frontends.onnx.values import Value
 
-assert convert.FAMILIES  # importing them fills the registry
+assert convert.FAMILIES and hosted.SUBJECTS  # importing them fills the registries
 
 # Inputs that are settings rather than weights: (op, input number)
 _SETTINGS = frozenset(

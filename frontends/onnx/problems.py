@@ -86,3 +86,8 @@ class OnnxError(IngotValueError):
         listed = "\n".join(f"  {problem}" for problem in problems)
         count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
         super().__init__(Code.ONNX_MODEL, f"{name or 'the ONNX model'} has {count}:\n{listed}")
+
+    @property
+    def is_about_shapes(self) -> bool:
+        """Whether every problem is one that other shapes might not have."""
+        return all(p.kind in (Kind.BAD_SHAPE, Kind.UNSUPPORTED) for p in self.problems)

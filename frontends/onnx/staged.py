@@ -27,7 +27,7 @@ from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import evaluator
 from ingot.frontends.onnx.importer import Deferred, Importer, Item, free_names, graph_free_names
-from ingot.frontends.onnx.problems import Kind, OnnxError, Problem
+from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.registry import domain_name
 from ingot.frontends.onnx.scope import Scope, Weight
 from ingot.frontends.onnx.source import Model
@@ -41,6 +41,7 @@ from ingot.frontends.onnx.stages import (
     bound,
     describe,
     unshown_dims,
+    within_bounds,
 )
 from ingot.frontends.onnx.values import Opaque, Pending
 from ingot.runtime.executable import Executable
@@ -131,8 +132,7 @@ class Staged:
     def __call__(self, environment: Environment, types: Mapping[str, Given] | None = None) -> list[Any]:
         """The outputs for these inputs. `types` are the declared types of inputs, where they have some."""
         environment = dict(environment)
-        given = {n: (types or {}).get(n) or describe(v, False) for n, v in environment.items()}
-        stage = self.build_first(given)
+        stage, given = self._first(environment, types or {})
         dims: dict[Symbol, int] = {}
         while True:
             bind_dims(given, environment, dims)
@@ -141,6 +141,19 @@ class Staged:
             if not rest:
                 return [environment[name] for name in self.outputs]
             stage, given = self._next(stage, rest, needs, environment)
+
+    def _first(self, environment: Environment, types: Mapping[str, Given]) -> tuple[Stage, dict[str, Given]]:
+        """The first stage for the declared types; for these very shapes where the declared ones say too little."""
+        fixed = {n: describe(v, False) for n, v in environment.items()}
+        declared = {n: types.get(n) or fixed[n] for n in environment}
+        if any(g.is_symbolic for g in declared.values()) and within_bounds(declared, environment):
+            try:
+                return self.build_first(declared), declared
+            except OnnxError as error:
+                if not error.is_about_shapes:
+                    raise
+        chosen = fixed if any(g.is_symbolic for g in declared.values()) else declared
+        return self.build_first(chosen), chosen
 
     def _run_host(self, stage: Stage, environment: Environment) -> tuple[list[Deferred], set[str]]:
         """Run the host nodes whose inputs exist; what is left, and the names whose values it needs."""
@@ -155,7 +168,7 @@ class Staged:
                 rest.append(waiting)
                 if ready:
                     needs.update(waiting.needs)
-        return rest, needs
+        return rest, needs | stage.by_value
 
     def _evaluate(self, waiting: Deferred, environment: Environment) -> None:
         node = waiting.item.node
@@ -164,8 +177,13 @@ class Staged:
             problem = Problem(Kind.UNSUPPORTED, waiting.reason, waiting.item.label)
             raise OnnxError([problem], self.model.name)
         call = HostCall(self, waiting.item, environment)
-        results = function(call, *(call.find(name) if name else None for name in node.input))
-        results = results if isinstance(results, tuple) else (results,)
+        given = [call.find(name) if name else None for name in node.input]
+        try:
+            results = function(call, *given)
+        except ProblemError as error:
+            raise OnnxError([error.at(waiting.item.label)], self.model.name) from None
+        # a tuple or list holds the outputs: a node whose one output is a sequence gives a list of that list
+        results = results if isinstance(results, tuple | list) else (results,)
         for name, result in zip(node.output, results, strict=False):
             if name:
                 environment[name] = result
@@ -190,6 +208,7 @@ class Staged:
                     if given is fixed:
                         raise
                     continue  # symbolic dims say too little here: compile for these very sizes
+                found.by_value = needs
                 if not self._progress(rest, found, needs):
                     stuck = rest[0]
                     raise OnnxError([Problem(Kind.UNSUPPORTED, stuck.reason, stuck.item.label)], self.model.name)
@@ -280,6 +299,9 @@ class HostCall:
 
     def has(self, attribute: str) -> bool:
         return self.attributes.has(attribute)
+
+    def element_code(self, array: np.ndarray) -> int:
+        return element_of(array).code
 
     def find(self, name: str) -> Any:
         """The value of a name, also of an initializer."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Input
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.traverse import symbols_in
@@ -40,6 +39,14 @@ class Given:
     absent: bool = False
 
     @property
+    def is_opaque(self) -> bool:
+        return self.type is None and self.array is None and self.parts is None and not self.absent
+
+    @property
+    def is_symbolic(self) -> bool:
+        return self.type is not None and not self.type.is_static
+
+    @property
     def key(self) -> Key:
         if self.array is not None:
             return ("value", self.array.dtype.str, self.array.shape, self.array.tobytes())
@@ -53,7 +60,8 @@ def describe(value: Any, by_value: bool, symbols: Mapping[int, Symbol] | None = 
     if value is None:
         return Given(absent=True)
     if isinstance(value, list | tuple):
-        return Given(parts=tuple(describe(v, by_value) for v in value))
+        parts = tuple(describe(v, by_value) for v in value)
+        return Given() if any(p.is_opaque for p in parts) else Given(parts=parts)
     if not isinstance(value, np.ndarray | np.generic):
         return Given()
     array = np.asarray(value)
@@ -79,6 +87,7 @@ class Stage:
     graph: Graph | None = None
     compiled: Compiled | None = None
     program: Executable | None = None
+    by_value: set[str] = field(default_factory=set)  # names whose values this stage was compiled for
     following: dict[Key, Stage] = field(default_factory=dict)
     seen: dict[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the last call
     varying: dict[str, set[int]] = field(default_factory=dict)  # axes whose extents were seen to change
@@ -198,5 +207,12 @@ def bind_dims(given: Mapping[str, Given], environment: Environment, dims: dict[S
                 dims.setdefault(dim, extent)
 
 
-def extents(type_: TensorType, dims: Mapping[Symbol, int]) -> tuple[int, ...]:
-    return tuple(symbolic.evaluate(d, dims) for d in type_.shape)  # type: ignore[misc]
+def within_bounds(given: Mapping[str, Given], environment: Environment) -> bool:
+    """Whether the extents of a call respect the bounds of the symbolic dims that they are values of."""
+    for name, what in given.items():
+        if what.type is None:
+            continue
+        for dim, extent in zip(what.type.shape, np.shape(environment[name]), strict=False):
+            if isinstance(dim, Symbol) and dim.lower is not None and extent < dim.lower:
+                return False
+    return True

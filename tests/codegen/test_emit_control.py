@@ -13,10 +13,10 @@ from ingot.compiler.codegen.frame import CodegenError
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Fail, Function, If, Let, Store, While
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, apply, constant, predicate
-from ingot.compiler.ir.types import f32, i32, i64
+from ingot.compiler.ir.types import bf16, boolean, f32, f64, i8, i32, i64
 from ingot.compiler.target import Target
 from ingot.runtime.abi import Failure
-from tests.codegen.running import HOST, Native, agree, guarded, serial, unrolled, variable, vector
+from tests.codegen.running import HOST, RUNNABLE, Native, agree, guarded, serial, unrolled, variable, vector
 
 M = symbolic.Symbol("m", 0)
 K = symbolic.Symbol("k")
@@ -134,7 +134,39 @@ def test_registers_of_scalars_and_lanes_mixed(rng: np.random.Generator) -> None:
     )
     for rows in (0, 1, 5):
         data = rng.integers(-5, 5, (rows, 8)).astype(np.float32)
-        agree([function], {"mixed": [data, np.zeros(9, np.float32)]}, targets=("native", "x86-64"))
+        agree([function], {"mixed": [data, np.zeros(9, np.float32)]}, targets=RUNNABLE[:2])
+
+
+@pytest.mark.parametrize("dtype", [boolean, i8, bf16, f64], ids=str)
+def test_registers_of_every_kind_of_element(dtype, rng: np.random.Generator) -> None:
+    """Truth values and narrow types are carried around loops and through branches like any other."""
+    x, y = Buffer("x", dtype, (M, 8)), Buffer("y", dtype, (8,))
+    acc = Buffer("acc", dtype, (8,), "register")
+    combine = "or" if dtype == boolean else "max"
+
+    def row(i):
+        step = vector(8, lambda v: Store(acc, (v,), apply(combine, Load(acc, (v,)), Load(x, (i, v)))))
+        return If(predicate(i, "ge", 2), (step,))
+
+    function = Function(
+        "every",
+        (x, y),
+        (
+            Alloc(acc),
+            vector(8, lambda v: Store(acc, (v,), constant(0, dtype))),
+            serial(M, row),
+            vector(8, lambda v: Store(y, (v,), Load(acc, (v,)))),
+        ),
+    )
+    for rows in (2, 5):
+        data = (rng.integers(-1, 2, (rows, 8)) > 0).astype(dtype.numpy)
+        agree([function], {"every": [data, np.zeros(8, dtype.numpy)]}, targets=RUNNABLE[:2])
+
+
+def test_a_buffer_that_does_not_fit_on_the_stack_is_refused() -> None:
+    y = Buffer("y", f32, (1 << 19,), "stack")
+    with pytest.raises(CodegenError, match="does not fit on the stack"):
+        emit_kernel(Function("large", (), (Alloc(y),)), "large", HOST)
 
 
 def test_different_lanes_of_a_register_in_turn() -> None:
@@ -242,7 +274,7 @@ def test_conditions_on_the_number_of_the_lane() -> None:
     for extent in (8, 6):
         for relation, bound in (("lt", 4), ("ge", 3), ("eq", 5)):
             name = f"{relation}{bound}_of_{extent}"
-            holds = lambda v, r=relation, b=bound: predicate(2 * v, r, 2 * b)  # noqa: E731
+            holds = lambda v, r=relation, b=bound: predicate(2 * v, r, 2 * b)  # type: ignore[arg-type]  # noqa: E731
             loop = vector(8, lambda v, h=holds: If(h(v), (Store(y, (v,), Load(x, (v,))),)), extent)
             functions.append(Function(name, (x, y), (loop,)))
             arrays[name] = [np.arange(1, 9, dtype=np.float32), np.zeros(8, np.float32)]

@@ -1,4 +1,4 @@
-"""Random kernels, as plain loops, as parallel loops and as the schedule makes them: native code against the interpreter."""
+"""Random kernels as plain loops, as parallel loops and as the schedule makes them, against the interpreter."""
 
 from __future__ import annotations
 

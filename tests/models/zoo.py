@@ -105,7 +105,7 @@ CASES: dict[str, Case] = {
         lambda: optim.Adam(1e-3),
     ),
     "transformer": Case(
+        # not Adam: the gradient of a key's bias is zero but for rounding, and Adam would scale that noise up
         SmallTransformer, ingot.i64["batch", TIME], ingot.i64["batch", TIME], classes(12, TIME), classes(12, TIME),
-        lambda: optim.AdamW(1e-3),
     ),
 }  # fmt: skip

@@ -451,7 +451,7 @@ def test_a_failure_names_its_site(executable: Executable) -> None:
     with pytest.raises(ExecutionError) as caught:
         executable(x)
     assert str(caught.value) == (
-        "index 7 is out of range for axis 0 of extent 3 in gather 'lookup' (sample.py:7); "
+        "index 7 is out of range for an axis of extent 3 in gather 'lookup' (sample.py:7); "
         "indices must lie in [-extent, extent)"
     )
     assert caught.value.code == 1

@@ -23,14 +23,12 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.loops import Statement
-from ingot.compiler.ir.scalar import Apply, Buffer, Load, Scalar
+from ingot.compiler.ir.scalar import Apply, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
-from ingot.compiler.schedule.collapse import collapse
-from ingot.compiler.schedule.form import ReductionForm, reduction_form
-from ingot.compiler.schedule.padding import padded
+from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
+from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
@@ -52,17 +50,19 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     form = reduction_form(kernel)
     if form is None:
         return None
+    form, padding = without_padding(form)
     found = classify(form)
     if found is None:
         return None
-    found, padding, padded_buffers = _without_padding(found, target, options)
     tiles = replace(decide(found, target, options), **options.decisions)
-    nest = PanelNest(found, tiles, target)
-    body = simplify((*padding, *nest.statements()))
-    scratch = (*padded_buffers, *nest.scratch)
+    pairs = in_place_pairs(kernel)
+    nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
+    fill = elementwise.fill([each.points for each in padding], form.views, target, options)
+    body = simplify((*fill, *nest.statements()))
+    scratch = (*(each.buffer for each in padding), *nest.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, (*form.views.declarations(body), *body))
-    return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch)
+    return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch, pairs)
 
 
 def classify(form: ReductionForm) -> Contraction | None:
@@ -98,37 +98,17 @@ def _is_dot(form: ReductionForm, right: Scalar) -> bool:
     return along_sum and not across and 1 not in form.shape[:-1]
 
 
-def _without_padding(
-    found: Contraction, target: Target, options: ScheduleOptions
-) -> tuple[Contraction, tuple[Statement, ...], tuple[Buffer, ...]]:
-    """The contraction with a padded operand read from memory that is padded first, when that is much smaller than
-    all the uses of it."""
-    form = found.form
-    ranges = dict(zip((*form.kept, *form.reduced), (*form.kept_extents, *form.reduced_extents), strict=True))
-    for side in ("left", "right"):
-        operand: Scalar = getattr(found, side)
-        mentioned = {v: extent for v, extent in ranges.items() if scalars.depends_on(operand, v)}
-        made = padded(operand, mentioned)
-        if made is None:
-            continue
-        uses = symbolic.product(mentioned.values())
-        if symbolic.less_equal(2 * made.buffer.type.size, uses) is not True:
-            continue
-        points = collapse(made.points, form.views)
-        fill = elementwise.nest(points, elementwise.decide(points, target, options))
-        return replace(found, **{side: made.operand}), fill, (made.buffer,)
-    return found, (), ()
-
-
 # --- decision -------------------------------------------------------------------------------------------------
 
 
 def decide(found: Contraction, target: Target, options: ScheduleOptions) -> ContractionTiles:
+    """The decision; what options say about the tile is taken into account in the rest."""
     form = found.form
     width = target.lanes(form.accumulations[0].dtype.itemsize)
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target.vector_registers)
+    rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
     pack_left = _pack_left(found, columns)
     along = any(scalars.stride(load, form.reduced[-1]) == 1 for load in scalars.loads(found.left))
@@ -143,7 +123,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         outer_blocks=outer_blocks,
         column_block=column_block,
         chain=CHAIN,
-        pack_right=_pack_right(found, rows),
+        pack_right=_pack_right(found, rows, target),
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
@@ -168,13 +148,16 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
     return height, vectors
 
 
-def _pack_right(found: Contraction, rows: int) -> bool:
-    """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. Windows that
-    overlap are near one another already."""
+def _pack_right(found: Contraction, rows: int, target: Target) -> bool:
+    """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
+    and windows that overlap are near already."""
     right, lane = found.right, found.form.kept[-1]
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
         return True
     if symbolic.less_equal(_all_rows(found), 2 * rows) is True:
+        return False
+    matrix = symbolic.product((*found.form.reduced_extents, found.form.kept_extents[-1])) * right.dtype.itemsize
+    if symbolic.less_equal(matrix, target.l1_bytes // 2) is True:
         return False
     overlaps = any(
         lane in symbolic.atoms(index) and any(k in symbolic.atoms(index) for k in found.form.reduced)

@@ -34,7 +34,7 @@ from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.statements import with_body
 from ingot.compiler.target import Target
 
-TILE = 16  # steps of a transpose block: at least a cache line of elements on both sides
+TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
 CHEAP, MODERATE = 6, 24  # cost of an element up to which vectors are unrolled by four, by two
 
 
@@ -140,7 +140,7 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
     axis, chunk = -1, 0
     if options.parallel and points.extents:
         weight = partition.weight_of(points.stores, points.values)
-        cut = partition.cut(points.extents, weight, width * unroll)
+        cut = partition.cut(points.extents, weight, [1] * (len(points.extents) - 1) + [width * unroll])
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
         if chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE
@@ -158,6 +158,15 @@ def _tile_axis(points: Points) -> int:
             if scalars.stride(load, last) not in (0, 1) and scalars.stride(load, before) == 1:
                 return axes[-2]
     return -1
+
+
+def fill(filled: Sequence[Points], views: Views, target: Target, options: ScheduleOptions) -> tuple[Statement, ...]:
+    """Statements that compute points, for recipes that need a buffer before they begin."""
+    result: list[Statement] = []
+    for points in filled:
+        merged = collapse(points, views)
+        result.extend(nest(merged, decide(merged, target, options)))
+    return tuple(result)
 
 
 # --- nest ---------------------------------------------------------------------------------------------------------
@@ -196,9 +205,12 @@ def _outer(loop: For, axis: int, decision: ElementwiseDecision) -> For:
 
 
 def _tile(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
-    """for a { for b { S } }  ->  for a blocks { for b blocks { for a in block { for b in block { S } } } }"""
+    """for a { for b { S } }  ->  for a blocks { for b blocks { for a in block { for b in block { S } } } }
+
+    A block reads one vector of rows, a cache line of each: few enough that they stay even if all fall into one set.
+    """
     inner = only_inner(loop, "tile")
-    blocked = block(with_body(loop, (block(inner, TILE * 4),)), TILE)
+    blocked = block(with_body(loop, (block(inner, decision.width),)), TILE)
     if decision.chunk:
         blocked = parallelize(blocked)
     body = reorder(only_inner(blocked, "tile"))

@@ -18,15 +18,18 @@ from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
-from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form
+from ingot.compiler.schedule.form import Accumulation, ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.lanes import Chunking
+from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.tile import Tile
 from ingot.compiler.target import Target
 
-CHAIN = 512  # additions in one chain before its total is added to the result
+SHORTEST_CHAIN, USUAL_CHAIN, LONGEST_CHAIN = 32, 128, 512  # additions in one chain before its total is added
 FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
+WIDEST_WINDOW = 5  # taps of a window that are unrolled
 ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
 
 
@@ -37,8 +40,15 @@ class ReductionDecision:
     vectors: int  # vectors along the last axis in a tile
     row_axis: int  # kept axis of the rows; -1: none
     stages: int  # 2: chunks first, then their totals
-    axis: int = -1  # kept axis that is cut for threads
+    axis: int = -1  # kept axis that is cut for threads; those before it are divided into tiles
     block: int = 0  # its steps in a block
+    unroll: int = 1  # steps of the last reduced axis in one iteration
+
+    def check(self, rank: int) -> None:
+        """Blocks must be whole tiles: what is left of an axis is in its last block."""
+        units = tile_units(rank, self.row_axis, self.rows, self.vectors * self.width)
+        if self.block and self.block % units[self.axis]:
+            raise ValueError(f"blocks must be multiples of the tile: {self}")
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -48,13 +58,17 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     width = lanes_of(form, target)
     if along_reduced(form, width):
         return _two_stage_lanes(kernel, form, width, target, options)
+    form, padding = without_padding(form)
     decision = replace(decide(form, width, target, options), **options.decisions)
+    decision.check(len(form.kept))
     scratch: tuple[Buffer, ...] = ()
     if decision.stages == 2:
         body, scratch = _two_stage(form, decision, target)
     else:
         body = tiled(form, decision, target, chunk_of(form))
-    return _scheduled(kernel, form, body, scratch, asdict(decision), "vectors run along a kept axis")
+    fill = elementwise.fill([each.points for each in padding], form.views, target, options)
+    scratch = (*(each.buffer for each in padding), *scratch)
+    return _scheduled(kernel, form, (*fill, *body), scratch, asdict(decision), "vectors run along a kept axis")
 
 
 def _scheduled(
@@ -68,7 +82,7 @@ def _scheduled(
     final = simplify(body)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, (*form.views.declarations(final), *final))
-    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch)
+    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))
 
 
 # --- decision -----------------------------------------------------------------------------------------------------
@@ -83,13 +97,10 @@ def lanes_of(form: ReductionForm, target: Target) -> int:
 
 def along_reduced(form: ReductionForm, width: int) -> bool:
     """Whether vectors should run along the last reduced axis rather than the last kept one."""
-    if not form.reduced:
+    if not form.reduced or symbolic.less(form.reduced_extents[-1], width) is True:
         return False
-    extent = form.reduced_extents[-1]
     if not form.kept:
         return True
-    if isinstance(extent, int) and extent < width:
-        return False
     found = [load for a in form.accumulations for load in scalars.loads(a.body)]
     kept = sum(scalars.stride(load, form.kept[-1]) == 1 for load in found)
     reduced = sum(scalars.stride(load, form.reduced[-1]) == 1 for load in found)
@@ -97,34 +108,70 @@ def along_reduced(form: ReductionForm, width: int) -> bool:
 
 
 def chunk_of(form: ReductionForm) -> Chunking | None:
-    """Where chains of additions are cut; nothing rounds in other reductions."""
-    rounds = any(a.combiner in ("sum", "prod") and a.dtype.is_float for a in form.accumulations)
-    return lanes.chunking(form.reduced_extents, CHAIN) if rounds else None
+    """Where chains of additions are cut: about as many chains as a chain is long, which makes the rounding error
+    least. Nothing rounds in other reductions."""
+    if not any(a.combiner in ("sum", "prod") and a.dtype.is_float for a in form.accumulations):
+        return None
+    count = symbolic.product(form.reduced_extents)
+    chain = USUAL_CHAIN
+    if isinstance(count, int):
+        chain = min(max(SHORTEST_CHAIN, 1 << (count.bit_length() // 2)), LONGEST_CHAIN)
+    return lanes.chunking(form.reduced_extents, chain)
 
 
 def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOptions) -> ReductionDecision:
+    """The decision; what options say about the tile is taken into account in the rest."""
     row_axis = reused_axis(form)
+    rows, vectors = _tile_size(form, row_axis, width, target)
+    rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
+    axis, block, stages = -1, 0, 1
+    if options.parallel and form.kept:
+        units = tile_units(len(form.kept), row_axis, rows, vectors * width)
+        cut = partition.cut(form.kept_extents, point_weight(form), units, _total_weight(form))
+        axis, block = (cut.axis, cut.block) if cut else (-1, 0)
+        stages = 2 if cut and _few(form, rows * vectors * width) else 1
+    return ReductionDecision(width, rows, vectors, row_axis, stages, axis, block, _window(form, row_axis))
+
+
+def _tile_size(form: ReductionForm, row_axis: int, width: int, target: Target) -> tuple[int, int]:
+    """(rows, vectors) of a tile."""
     count = len(form.accumulations)
     vectors = 2 if row_axis >= 0 else 8 if chunk_of(form) is None else 4
     vectors = max(1, vectors // count)
     last = form.kept_extents[-1] if form.kept else 1
     if isinstance(last, int):
         vectors = min(vectors, max(1, -(-last // width)))
-    rows = tile_rows(target.vector_registers, vectors * count) if row_axis >= 0 else 1
-    if row_axis >= 0 and isinstance(form.kept_extents[row_axis], int):
-        rows = min(rows, form.kept_extents[row_axis])  # type: ignore[type-var]
-    axis, block, stages = -1, 0, 1
-    if options.parallel and form.kept:
-        weight = point_weight(form)
-        cut = partition.cut(form.kept_extents, weight, vectors * width)
-        axis, block = (cut.axis, cut.block) if cut else (-1, 0)
-        stages = 2 if cut and _few(form, rows * vectors * width) else 1
-    return ReductionDecision(width, int(rows), vectors, row_axis, stages, axis, block)
+    if row_axis < 0:
+        return 1, vectors
+    rows = max(1, (target.vector_registers - 1) // (vectors * count) - 1)
+    if _window(form, row_axis) > 1:
+        rows = max(1, rows * 2 // 3)  # neighbouring rows share what they read: room for it
+    extent = form.kept_extents[row_axis]
+    if isinstance(extent, int) and extent > 0:
+        rows = -(-extent // -(-extent // rows))  # tiles of equal height
+    return rows, vectors
 
 
-def tile_rows(registers: int, vectors: int) -> int:
-    """Rows of accumulators beside `vectors` of one operand and a broadcast of the other."""
-    return max(1, (registers - 1 - vectors) // vectors)
+def _window(form: ReductionForm, row_axis: int) -> int:
+    """How many steps of the last reduced axis to take at once: all of a short window that moves along the rows, so
+    that what neighbouring rows share is read once; else 1."""
+    if row_axis < 0 or not form.reduced:
+        return 1
+    row, last, extent = form.kept[row_axis], form.reduced[-1], form.reduced_extents[-1]
+    found = [load for a in form.accumulations for load in scalars.loads(a.body)]
+    moves = any(row in symbolic.atoms(i) and last in symbolic.atoms(i) for load in found for i in load.index)
+    return extent if moves and isinstance(extent, int) and 1 < extent <= WIDEST_WINDOW else 1
+
+
+def tile_units(rank: int, row_axis: int, rows: int, columns: int) -> tuple[int, ...]:
+    """The steps of each kept axis in a tile."""
+    if rank == 0:
+        return ()
+    units = [1] * rank
+    if row_axis >= 0:
+        units[row_axis] = rows
+    units[-1] = columns
+    return tuple(units)
 
 
 def reused_axis(form: ReductionForm) -> int:
@@ -137,10 +184,15 @@ def reused_axis(form: ReductionForm) -> int:
 
 
 def point_weight(form: ReductionForm) -> int:
-    """Weight of one output."""
+    """Weight of one output; a guess where reduced axes are symbolic."""
     count = symbolic.product(form.reduced_extents)
     steps = count if isinstance(count, int) else ASSUMED_EXTENT
     return max(1, steps * partition.weight_of([], [a.body for a in form.accumulations]))
+
+
+def _total_weight(form: ReductionForm) -> Dim:
+    points = symbolic.product((*form.kept_extents, *form.reduced_extents))
+    return points * partition.weight_of([], [a.body for a in form.accumulations])
 
 
 def _few(form: ReductionForm, tile_elements: int) -> bool:
@@ -160,10 +212,11 @@ def tiled(
     form: ReductionForm, decision: ReductionDecision, target: Target, chunk: Chunking | None
 ) -> tuple[Statement, ...]:
     """Every output, tile by tile."""
-    cut = partition.Cut(decision.axis, decision.block) if decision.block else None
+    units = tile_units(len(form.kept), decision.row_axis, decision.rows, decision.vectors * decision.width)
+    cut = partition.Cut(decision.axis, decision.block, units) if decision.block else None
 
     def emit(each: Tile) -> tuple[Statement, ...]:
-        return _tile(each, form, target, chunk)
+        return _tile(each, form, target, chunk, decision.unroll)
 
     return partition.blocks(form.kept_extents, cut, lambda ranges: tiles(form, decision, ranges, emit))
 
@@ -175,21 +228,22 @@ def tiles(
     width = decision.width
     row_axis, lane_axis = decision.row_axis, len(form.kept) - 1
     outside = [axis for axis in range(len(form.kept)) if axis not in (row_axis, lane_axis)]
-    lane_start, lane_count = ranges[lane_axis] if form.kept else (0, 1)
-    row_start, row_count = ranges[row_axis] if row_axis >= 0 else (0, 1)
+    one = partition.Range(0, 1, 1)
+    lane_range = ranges[lane_axis] if form.kept else one
+    row_range = ranges[row_axis] if row_axis >= 0 else one
     row_sizes = [size for size in (decision.rows, 4, 2, 1) if size <= decision.rows]
 
     def box(*index: Dim) -> list[Statement]:
-        fixed = {form.kept[axis]: ranges[axis][0] + i for axis, i in zip(outside, index, strict=True)}
+        fixed = {form.kept[axis]: ranges[axis].start + i for axis, i in zip(outside, index, strict=True)}
         result: list[Statement] = []
-        for lane in tile.cover(lane_count, (decision.vectors * width, width), masked=True).pieces:
+        for lane in tile.cover_range(lane_range, (decision.vectors * width, width), masked=True).pieces:
             result.extend(build.loop("j", lane.count, lambda j, lane=lane: column(fixed, lane, j)))
         return result
 
     def column(fixed: dict[Dim, Dim], lane: tile.Piece, j: Dim) -> list[Statement]:
         result: list[Statement] = []
-        place = lane_start + lane.start + j * lane.size
-        for row in tile.cover(row_count, row_sizes).pieces:
+        place = lane_range.start + lane.start + j * lane.size
+        for row in tile.cover_range(row_range, row_sizes).pieces:
             result.extend(build.loop("i", row.count, lambda i, row=row: emit(_make(fixed, row, i, lane, place))))
         return result
 
@@ -198,7 +252,7 @@ def tiles(
         return Tile(
             fixed,
             form.kept[row_axis] if row_axis >= 0 else None,
-            row_start + row.start + i * row.size,
+            row_range.start + row.start + i * row.size,
             row.size,
             form.kept[lane_axis] if form.kept else None,
             place,
@@ -206,20 +260,22 @@ def tiles(
             width,
         )
 
-    counts = [ranges[axis][1] for axis in outside]
+    counts = [ranges[axis].count for axis in outside]
     return build.nest([f"n{n}" for n in range(len(outside))], counts, box)
 
 
-def _tile(each: Tile, form: ReductionForm, target: Target, chunk: Chunking | None) -> tuple[Statement, ...]:
+def _tile(
+    each: Tile, form: ReductionForm, target: Target, chunk: Chunking | None, unroll: int
+) -> tuple[Statement, ...]:
     sums = [each.register(a.mark.name, a) for a in form.accumulations]
     if chunk is None:
-        statements = _chain(each, sums, form, target, form.reduced_extents, (0,) * len(form.reduced))
+        statements = _chain(each, sums, form, target, form.reduced_extents, (0,) * len(form.reduced), unroll)
         return (*tile.allocate(sums), *statements, *tile.finish(each, sums, form))
     totals = [each.register(f"{a.mark.name}_total", a) for a in form.accumulations]
 
     def part(*number: Dim) -> tuple[Statement, ...]:
         starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
-        statements = _chain(each, sums, form, target, extents, starts)
+        statements = _chain(each, sums, form, target, extents, starts, unroll)
         return (*statements, *add_up(each, totals, sums, form.accumulations))
 
     counts = lanes.chunk_counts(form.reduced_extents, chunk)
@@ -238,6 +294,7 @@ def _chain(
     target: Target,
     extents: Sequence[Dim],
     starts: Sequence[Dim],
+    unroll: int,
 ) -> tuple[Statement, ...]:
     """One chain of additions over a box of the reduced axes."""
 
@@ -245,7 +302,7 @@ def _chain(
         at = {v: start + i for v, start, i in zip(form.reduced, starts, index, strict=True)}
         return tile.step(each, sums, form, at, target)
 
-    return (*tile.clear(each, sums, form), *tile.reduction_loops(extents, point))
+    return (*tile.clear(each, sums, form), *tile.reduction_loops(extents, point, unroll))
 
 
 def add_up(
@@ -278,12 +335,12 @@ def _two_stage(
     whole = replace(decision, block=0)
 
     def part(ranges: partition.Ranges) -> tuple[Statement, ...]:
-        number = [start for start, _ in ranges]
+        number = [part.start for part in ranges]
         starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
 
         def emit(each: Tile) -> tuple[Statement, ...]:
             sums = [each.register(a.mark.name, a) for a in form.accumulations]
-            chain = _chain(each, sums, form, target, extents, starts)
+            chain = _chain(each, sums, form, target, extents, starts, decision.unroll)
 
             def element(r: Dim, lane: Dim) -> list[Statement]:
                 index = each.at(r, lane)
@@ -292,7 +349,7 @@ def _two_stage(
 
             return (*tile.allocate(sums), *chain, *each.spread(element))
 
-        return tiles(form, whole, tuple((0, extent) for extent in form.kept_extents), emit)
+        return tiles(form, whole, partition.whole(form.kept_extents), emit)
 
     first = partition.blocks(counts, partition.Cut(len(counts) - 1, 1), part)
     second = replace(
@@ -331,12 +388,11 @@ def _lane_parts(
     form: ReductionForm, width: int, target: Target, cut: Chunking, scratch: Sequence[Buffer]
 ) -> tuple[Statement, ...]:
     counts = lanes.chunk_counts(form.reduced_extents, cut)
-    vectors = lanes.chunk_vectors(form.reduced_extents, cut, width)
     every = (*form.kept_extents, *counts)
     rank = len(form.kept)
 
     def part(ranges: partition.Ranges) -> tuple[Statement, ...]:
-        place = tuple(start for start, _ in ranges)
+        place = tuple(part.start for part in ranges)
         fixed = dict(zip(form.kept, place, strict=False))
         starts, extents = lanes.chunk_range(form.reduced_extents, cut, place[rank:])
         accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
@@ -356,7 +412,7 @@ def _lane_parts(
 
         return (
             *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
-            *lanes.chunk_body(extents, starts, width, vectors, accumulators, point, only=True),
+            *lanes.chunk_body(extents, starts, width, accumulators, point, [a.total for a in accumulators]),
             *build.loop("l", width, save, "vector", width),
         )
 

@@ -78,7 +78,9 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
     width = max(1, target.vector_bytes // widest)
     axis, chunk = -1, 0
     if options.parallel and extents:
-        cut = partition.cut(extents, max(1, sum(map(_weight, items))))
+        known = all(isinstance(symbolic.product(item.extents), int) for item in items)
+        total = None if known else partition.SERIAL_BYTES * symbolic.product(extents)
+        cut = partition.cut(extents, max(1, sum(map(_weight, items))), total=total)
         if cut is not None:
             axis, chunk = cut.axis, cut.block
     return RowDecision(width, axis, chunk, len(passes))

@@ -16,7 +16,13 @@ class MultiHeadAttention(Module):
     """Scaled dot-product attention in `heads` subspaces (Vaswani et al., 2017)."""
 
     def __init__(
-        self, width: int, heads: int, causal: bool = False, bias: bool = True, dropout: float = 0.0, generator: Generator = None
+        self,
+        width: int,
+        heads: int,
+        causal: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        generator: Generator = None,
     ) -> None:
         if width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}")
@@ -75,7 +81,7 @@ class PositionalEncoding(Module):
         position = np.arange(longest)[:, None]
         rate = np.exp(-np.log(10000.0) * (np.arange(width) // 2 * 2) / width)
         table = np.where(np.arange(width) % 2 == 0, np.sin(position * rate), np.cos(position * rate))
-        self.table = tuple([table.astype(np.float32)])  # in a tuple: fixed, neither parameter nor state
+        self.table = (table.astype(np.float32),)  # in a tuple: fixed, neither parameter nor state
 
     def forward(self, x: Any) -> Any:
         return x + x._coerce(self.table[0])[: x.shape[1]]

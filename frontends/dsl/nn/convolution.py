@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ingot.compiler.ops.convolution import convolve, convolve_transpose
 from ingot.compiler.ops.average_pooling import average_pool
+from ingot.compiler.ops.convolution import convolve, convolve_transpose
 from ingot.compiler.ops.pooling import max_pool
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.nn import initializers
@@ -165,7 +165,9 @@ class _AvgPool(_Pool):
 
 
 def _spaces(kind: type[_Pool], name: str) -> list[type]:
-    return [type(f"{name}{n}d", (kind,), {"space": n, "__module__": __name__, "__doc__": kind.__doc__}) for n in (1, 2, 3)]
+    return [
+        type(f"{name}{n}d", (kind,), {"space": n, "__module__": __name__, "__doc__": kind.__doc__}) for n in (1, 2, 3)
+    ]
 
 
 MaxPool1d, MaxPool2d, MaxPool3d = _spaces(_MaxPool, "MaxPool")

@@ -16,7 +16,8 @@ Initializer = Callable[[Sequence[int], np.random.Generator], np.ndarray]
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
     if len(shape) < 2:
-        return (max(1, math.prod(shape)),) * 2
+        count = max(1, math.prod(shape))
+        return count, count
     if len(shape) == 2:
         return shape[0], shape[1]
     receptive = math.prod(shape[2:])

@@ -50,7 +50,9 @@ class Linear(Module):
 class Embedding(Module):
     """Rows of a table by integer index."""
 
-    def __init__(self, count: int, width: int, initializer: Initializer | None = None, generator: Generator = None) -> None:
+    def __init__(
+        self, count: int, width: int, initializer: Initializer | None = None, generator: Generator = None
+    ) -> None:
         source = generator_of(generator, "embedding", count, width)
         self.weight = (initializer or initializers.normal(0.02))((count, width), source)
 
@@ -123,7 +125,7 @@ class Activation(Module):
         return f"Activation({self.name!r})"
 
 
-def _activation(name: str) -> type[Activation]:
+def _activation(name: str) -> Any:
     def __init__(self: Activation, **fields: Any) -> None:
         Activation.__init__(self, name, **fields)
 

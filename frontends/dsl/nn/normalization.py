@@ -50,7 +50,9 @@ class BatchNorm(Module):
         for axis in axes:
             count = count * x.shape[axis]
         number = variance._coerce(count) if not isinstance(count, int) else float(count)
-        unbiased = variance * (number / (number - 1.0) if not isinstance(number, float) else number / max(number - 1, 1.0))
+        unbiased = variance * (
+            number / (number - 1.0) if not isinstance(number, float) else number / max(number - 1, 1.0)
+        )
         rate = self.momentum
         self.running_mean = x._coerce(self.running_mean) * (1 - rate) + mean * rate
         self.running_variance = x._coerce(self.running_variance) * (1 - rate) + unbiased * rate

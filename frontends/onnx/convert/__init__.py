@@ -1,5 +1,27 @@
 """The converters, one file per family of ops. Importing this package completes the registry."""
 
-from ingot.frontends.onnx.convert import elementwise
+from ingot.frontends.onnx.convert import (
+    classical,
+    constants,
+    control,
+    convolution,
+    elementwise,
+    indexing,
+    matrix,
+    movement,
+    normalization,
+    quantized,
+    random,
+    recurrent,
+    reduction,
+    resize,
+    sequences,
+    signal,
+    training,
+    trees,
+    types,
+    vision,
+)
 
-FAMILIES = (elementwise,)
+FAMILIES = (classical, constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
+            signal, training, trees, types, vision)

@@ -1,0 +1,153 @@
+"""Quantisation: numbers as (code - zero point) * scale. Products of codes are computed in integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.types import DType, f32, i32, u8
+from ingot.compiler.ops.base import normalize_axis
+from ingot.frontends.dsl.tensor import Tensor
+from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.codes import decoded, encoded
+from ingot.frontends.onnx.convert.convolution import convolved, integer_operands, per_channel
+from ingot.frontends.onnx.convert.matrix import integer_product
+from ingot.frontends.onnx.elements import ELEMENTS, Element, element_of_dtype
+from ingot.frontends.onnx.problems import Kind
+from ingot.frontends.onnx.registry import onnx_op
+from ingot.frontends.onnx.values import Coded, Value, element_of_value
+
+RANGES = {
+    "UINT8": (0, 255), "INT8": (-128, 127), "UINT16": (0, 65535), "INT16": (-32768, 32767),
+    "UINT4": (0, 15), "INT4": (-8, 7), "UINT2": (0, 3), "INT2": (-2, 1), "INT32": (-(2**31), 2**31 - 1),
+}  # fmt: skip
+
+
+def spread(op: Call, parameter: Tensor, shape: tuple[Dim, ...]) -> Any:
+    """A scale or zero point as it meets data of this shape: a number, one per element of the axis, or one per block."""
+    rank = len(shape)
+    if parameter.rank == 0 or (parameter.rank == 1 and parameter.shape == (1,) and not op.get("block_size", 0)):
+        return parameter.reshape(())
+    axis = normalize_axis(op.get("axis", 1), rank, op.name)
+    if parameter.rank == 1:
+        return parameter.reshape(*(parameter.shape[0] if n == axis else 1 for n in range(rank)))
+    op.require(parameter.rank == rank, Kind.BAD_SHAPE, f"{parameter.type!r} does not fit data of rank {rank}")
+    block = op.get("block_size", 0)
+    if not block:
+        return parameter
+    blocks = parameter.shape[axis]
+    before, after = parameter.shape[:axis], parameter.shape[axis + 1 :]
+    repeated = parameter.reshape(*before, blocks, 1, *after).broadcast_to((*before, blocks, block, *after))
+    whole = repeated.reshape(*before, blocks * block, *after)
+    if whole.shape[axis] != shape[axis]:  # the last block may be cut
+        index = [slice(None)] * rank
+        index[axis] = slice(0, shape[axis])  # type: ignore[arg-type]
+        whole = whole[tuple(index)]
+    return whole
+
+
+@onnx_op("QuantizeLinear", raw=True)
+def quantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> Any:
+    kind = _quantized_type(op, zero)
+    data, factor = op.tensor(x), decoded(op, scale)
+    precision = op.get("precision", 0)
+    # i32 codes meet their scale in floats
+    wide: DType = ELEMENTS[precision].storage or f32 if precision else (factor.dtype if data.dtype == i32 else data.dtype)
+    shape = data.shape
+    ratio = data.cast(wide).cast(wide.compute) / spread(op, factor.cast(wide).cast(wide.compute), shape)
+    if wide.compute != wide:
+        ratio = ratio.cast(wide).cast(wide.compute)
+    if kind.is_coded_float:
+        if zero is not None and kind.name == "FLOAT4E2M1":
+            ratio = ratio + spread(op, decoded(op, zero), shape)
+        return encoded(op, ratio, kind, bool(op.get("saturate", 1)))
+    code = ratio.round()
+    low, high = RANGES[kind.name]
+    if zero is not None:
+        offset = spread(op, decoded(op, zero).cast(i32), shape)
+        # out of the range of i32 the sum would wrap; no code is that large
+        code = code.clip(-(2.0**30), 2.0**30).cast(i32) + offset
+    else:
+        code = code.clip(float(low), float(high)).cast(i32)
+    assert kind.storage is not None
+    stored = code.clip(low, high).cast(kind.storage)
+    return Coded(stored, kind) if kind.is_coded else stored
+
+
+def _quantized_type(op: Call, zero: Value) -> Element:
+    code = op.get("output_dtype", 0)
+    if zero is not None:
+        return element_of_value(zero)
+    return ELEMENTS[code] if code else element_of_dtype(u8)
+
+
+@onnx_op("DequantizeLinear", raw=True)
+def dequantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> Any:
+    factor = decoded(op, scale)
+    code = op.get("output_dtype", 0)
+    result = op.dtype("output_dtype") if code else (factor.dtype if not isinstance(scale, Coded) else f32)
+    data, kind = decoded(op, x), element_of_value(x)
+    if zero is not None and not kind.is_coded_float:
+        data = data.cast(i32) - spread(op, decoded(op, zero).cast(i32), data.shape)
+    return (data.cast(f32) * spread(op, factor.cast(f32), data.shape)).cast(result)
+
+
+@onnx_op("DynamicQuantizeLinear")
+def dynamic_quantize_linear(op: Call, x: Tensor) -> Any:
+    """u8 codes whose range is that of the data, widened to contain 0."""
+    high = x.reduce("max").binary("maximum", 0.0)
+    low = x.reduce("min").binary("minimum", 0.0)
+    scale = (high == low).where(1.0, high - low) / 255.0
+    zero = (0.0 - low / scale).clip(0.0, 255.0).round()
+    code = ((x / scale).round() + zero).clip(0.0, 255.0)
+    return code.cast(u8), scale, zero.cast(u8)
+
+
+def requantized(op: Call, total: Any, factor: Any, zero: Tensor | None, dtype: DType) -> Any:
+    """Integer sums as codes of the result: round(sum * factor) + zero, saturated."""
+    low, high = RANGES[element_of_dtype(dtype).name]
+    code = (total.cast(f32) * factor).round()
+    if zero is not None:
+        code = code + zero.cast(f32)
+    return code.clip(float(low), float(high)).cast(dtype)
+
+
+@onnx_op("QLinearMatMul")
+def qlinear_matmul(
+    op: Call,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Any:
+    total = integer_product(a, b, a_zero, b_zero)
+    left = a_scale.cast(f32)
+    if left.rank == 1 and left.shape != (1,):
+        left = left.reshape(*left.shape, 1)
+    factor = left * b_scale.cast(f32) / y_scale.cast(f32)
+    return requantized(op, total, factor, y_zero, y_zero.dtype)
+
+
+@onnx_op("QLinearConv")
+def qlinear_conv(
+    op: Call,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+) -> Any:
+    total = convolved(op, *integer_operands(x, w, x_zero, w_zero))
+    if bias is not None:
+        total = per_channel(total, bias)
+    channel = w_scale.reshape(w_scale.type.size, *[1] * (x.rank - 2)) if w_scale.type.size != 1 else w_scale.reshape(())
+    factor = channel.cast(f32) * x_scale.cast(f32).reshape(()) / y_scale.cast(f32).reshape(())
+    return requantized(op, total, factor, y_zero.reshape(()), y_zero.dtype)

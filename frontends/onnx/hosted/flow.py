@@ -1,0 +1,105 @@
+"""Loops and sequences that the compiled form cannot express: rounds are run one by one, each a compiled program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot.frontends.onnx.elements import element
+from ingot.frontends.onnx.host import host_op
+
+
+@host_op("Loop")
+def loop(call: Any, count: np.ndarray | None, condition: np.ndarray | None, *initial: Any) -> Any:
+    body = call.get("body")
+    rounds = None if count is None else int(np.asarray(count).reshape(()))
+    go = condition is None or bool(np.asarray(condition).reshape(()))
+    states = list(initial)
+    collected: list[list[np.ndarray]] = [[] for _ in body.output[1 + len(states) :]]
+    number = 0
+    while go and (rounds is None or number < rounds):
+        results = call.run(body, [np.asarray(number, np.int64), np.asarray(go), *states])
+        go = bool(np.asarray(results[0]).reshape(()))
+        states = results[1 : 1 + len(states)]
+        for row, value in zip(collected, results[1 + len(states) :], strict=True):
+            row.append(value)
+        number += 1
+    stacked = (np.stack(row) if row else _empty(output) for row, output in zip(collected, body.output[1 + len(states) :], strict=True))
+    return (*states, *stacked)
+
+
+def _empty(output: Any) -> np.ndarray:
+    """No rows of the declared type."""
+    declared = output.type.tensor_type
+    shape = [d.dim_value for d in declared.shape.dim]
+    return np.zeros((0, *shape), _numpy(declared.elem_type))
+
+
+def _numpy(code: int) -> np.dtype:
+    found = element(code)
+    return found.numpy if found is not None else np.dtype(np.float32)
+
+
+@host_op("SequenceMap")
+def sequence_map(call: Any, first: list[Any], *more: Any) -> Any:
+    body = call.get("body")
+    others = [m if isinstance(m, list) else [m] * len(first) for m in more]
+    rows = [call.run(body, row) for row in zip(first, *others, strict=True)]
+    return tuple([row[n] for row in rows] for n in range(len(body.output)))
+
+
+@host_op("SequenceConstruct")
+def sequence_construct(call: Any, *parts: Any) -> list[Any]:
+    return [list(parts)]
+
+
+@host_op("SequenceAt")
+def sequence_at(call: Any, sequence: list[Any], position: np.ndarray) -> Any:
+    return sequence[int(position.reshape(()))]
+
+
+@host_op("SequenceInsert")
+def sequence_insert(call: Any, sequence: list[Any], item: Any, position: np.ndarray | None = None) -> Any:
+    made = list(sequence)
+    made.insert(len(made) if position is None else int(position.reshape(())), item)
+    return [made]
+
+
+@host_op("SequenceErase")
+def sequence_erase(call: Any, sequence: list[Any], position: np.ndarray | None = None) -> Any:
+    made = list(sequence)
+    del made[-1 if position is None else int(position.reshape(()))]
+    return [made]
+
+
+@host_op("SequenceLength")
+def sequence_length(call: Any, sequence: list[Any]) -> np.ndarray:
+    return np.asarray(len(sequence), np.int64)
+
+
+@host_op("ConcatFromSequence")
+def concat_from_sequence(call: Any, sequence: list[Any]) -> np.ndarray:
+    axis = call.get("axis")
+    return np.stack(sequence, axis) if call.get("new_axis", 0) else np.concatenate(sequence, axis)
+
+
+@host_op("SplitToSequence")
+def split_to_sequence(call: Any, x: np.ndarray, sizes: np.ndarray | None = None) -> Any:
+    axis = call.get("axis", 0)
+    if sizes is None:
+        parts = np.split(x, x.shape[axis], axis)
+        return [parts if call.get("keepdims", 1) else [np.squeeze(p, axis) for p in parts]]
+    each = int(sizes.reshape(())) if sizes.ndim == 0 else None
+    places = np.cumsum(sizes)[:-1] if each is None else np.arange(each, x.shape[axis], each)
+    return [np.split(x, places, axis)]
+
+
+@host_op("Shape")
+def shape(call: Any, x: np.ndarray) -> np.ndarray:
+    return np.array(np.shape(x)[slice(call.get("start", 0), call.get("end", None))], np.int64)
+
+
+@host_op("Size")
+def size(call: Any, x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.size(x), np.int64)

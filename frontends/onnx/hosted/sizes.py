@@ -1,0 +1,86 @@
+"""Ops whose results are as long as the data says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot.frontends.onnx.host import host_op
+
+
+@host_op("NonZero", dynamic=(1,))
+def nonzero(call: Any, x: np.ndarray) -> np.ndarray:
+    return np.stack(np.nonzero(x if x.ndim else x.reshape(1)), 0)[: max(x.ndim, 1)].astype(np.int64)
+
+
+@host_op("Compress")
+def compress(call: Any, x: np.ndarray, condition: np.ndarray) -> np.ndarray:
+    axis = call.get("axis", None)
+    data = x.reshape(-1) if axis is None else x
+    return np.compress(condition.reshape(-1).astype(bool), data, 0 if axis is None else axis)
+
+
+@host_op("Unique")
+def unique(call: Any, x: np.ndarray) -> Any:
+    """Sorted, or in the order in which they first appear."""
+    axis = call.get("axis", None)
+    values, first, inverse, counts = np.unique(x, True, True, True, axis)
+    inverse = inverse.reshape(-1)
+    if not call.get("sorted", 1):
+        order = np.argsort(first, kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        values = np.take(values, order, 0 if axis is None else axis)
+        first, inverse, counts = first[order], place[inverse], counts[order]
+    return values, first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
+
+
+def _scalar(value: np.ndarray | None, default: float) -> float:
+    return default if value is None or not value.size else value.reshape(-1)[0].item()
+
+
+@host_op("NonMaxSuppression", dynamic=(0,))
+def non_max_suppression(
+    call: Any,
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    most: np.ndarray | None = None,
+    overlap: np.ndarray | None = None,
+    threshold: np.ndarray | None = None,
+) -> np.ndarray:
+    """[batch, class, box] of the boxes that are kept: best first, none that overlaps a better one too much."""
+    limit = int(_scalar(most, 0))
+    corners = _corners(boxes.astype(np.float32), bool(call.get("center_point_box", 0)))
+    least = _scalar(threshold, -np.inf) if threshold is not None else -np.inf
+    found: list[tuple[int, int, int]] = []
+    for batch, kind in np.ndindex(*scores.shape[:2]):
+        chosen = _kept(corners[batch], scores[batch, kind], limit, _scalar(overlap, 0.0), least)
+        found += [(batch, kind, box) for box in chosen]
+    return np.array(found, np.int64).reshape(-1, 3)
+
+
+def _corners(boxes: np.ndarray, centred: bool) -> np.ndarray:
+    """[..., (low, low, high, high)]"""
+    if centred:
+        half = boxes[..., 2:] / 2
+        return np.concatenate((boxes[..., :2] - half, boxes[..., :2] + half), -1)
+    return np.concatenate((np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])), -1)
+
+
+def _kept(boxes: np.ndarray, scores: np.ndarray, limit: int, overlap: float, least: float) -> list[int]:
+    order = [int(n) for n in np.argsort(-scores, kind="stable") if scores[n] > least]
+    areas = np.prod(boxes[:, 2:] - boxes[:, :2], -1)
+    kept: list[int] = []
+    while order and len(kept) < limit:
+        best, *rest = order
+        kept.append(best)
+        if not rest:
+            break
+        low = np.maximum(boxes[best, :2], boxes[rest, :2])
+        high = np.minimum(boxes[best, 2:], boxes[rest, 2:])
+        common = np.prod(np.clip(high - low, 0, None), -1)
+        union = areas[best] + areas[rest] - common
+        ratio = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+        order = [n for n, r in zip(rest, ratio, strict=True) if not r > overlap]
+    return kept

@@ -1,0 +1,228 @@
+"""Kernels to schedule, in index notation: small builders for the shapes that tests ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ingot.compiler.ir import scalar
+from ingot.compiler.ir.scalar import Buffer, Load, Scalar, apply, cast, constant
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
+from ingot.compiler.ir.types import DType, f32, i64
+
+Shape = tuple[Dim, ...]
+
+
+def relu(value: Scalar) -> Scalar:
+    return apply("max", value, constant(0.0, value.dtype))
+
+
+def add_bias(shape: Shape, dtype: DType = f32) -> Kernel:
+    """y[..., j] = relu(x[..., j] + b[j])"""
+    x, b, y = Buffer("x", dtype, shape), Buffer("b", dtype, shape[-1:]), Buffer("y", dtype, shape)
+    i = axes(shape)
+    return Kernel("add_bias", (x, b), (y,), (Definition(y, i, relu(apply("add", Load(x, i), Load(b, i[-1:])))),))
+
+
+def negate(shape: Shape, dtype: DType = f32) -> Kernel:
+    x, y = Buffer("x", dtype, shape), Buffer("y", dtype, shape)
+    i = axes(shape)
+    return Kernel("negate", (x,), (y,), (Definition(y, i, apply("neg", Load(x, i))),))
+
+
+def transpose(shape: Shape, perm: Sequence[int]) -> Kernel:
+    """y[i...] = x[j...] with j[perm[n]] = i[n]"""
+    i = axes(shape)
+    source = [dict(zip(perm, range(len(perm)), strict=True))[n] for n in range(len(perm))]
+    x = Buffer("x", f32, tuple(shape[n] for n in source))
+    y = Buffer("y", f32, shape)
+    return Kernel("transpose", (x,), (y,), (Definition(y, i, Load(x, tuple(i[n] for n in source))),))
+
+
+def momentum(shapes: Sequence[Shape]) -> Kernel:
+    """m' = 0.9*m + g, p' = p - 0.1*m' for parameters of several shapes: an optimiser update"""
+    inputs, outputs, definitions = [], [], []
+    for n, shape in enumerate(shapes):
+        p, m, g = (Buffer(f"{name}{n}", f32, shape) for name in "pmg")
+        p_new, m_new = (Buffer(f"{name}_new{n}", f32, shape) for name in "pm")
+        i, j = axes(shape), axes(shape)
+        moved = apply("add", apply("mul", constant(0.9, f32), Load(m, i)), Load(g, i))
+        stepped = apply("sub", Load(p, j), apply("mul", constant(0.1, f32), Load(m_new, j)))
+        inputs += [p, m, g]
+        outputs += [m_new, p_new]
+        definitions += [Definition(m_new, i, moved), Definition(p_new, j, stepped)]
+    return Kernel("momentum", tuple(inputs), tuple(outputs), tuple(definitions))
+
+
+def gather_rows(rows: Dim, table: Dim, width: Dim) -> Kernel:
+    """y[i, j] = table[index[i], j]"""
+    source, index, y = (
+        Buffer("table", f32, (table, width)),
+        Buffer("index", i64, (rows,)),
+        Buffer("y", f32, (rows, width)),
+    )
+    i, j = axes((rows, width))
+    place = scalar.bounded_index(Load(index, (i,)), table, "gather")
+    return Kernel("gather", (source, index), (y,), (Definition(y, (i, j), Load(source, (place, j))),))
+
+
+def pad(shape: Shape, before: int, after: int) -> Kernel:
+    """Zeros around the last axis, by a lazy select."""
+    x = Buffer("x", f32, shape)
+    wide = (*shape[:-1], shape[-1] + before + after)
+    y = Buffer("y", f32, wide)
+    i = axes(wide)
+    place = i[-1] - before
+    inside = scalar.both(scalar.predicate(place, "ge", 0), scalar.predicate(place, "lt", shape[-1]))
+    value = scalar.select(inside, Load(x, (*i[:-1], place)), constant(0.0, f32))
+    return Kernel("pad", (x,), (y,), (Definition(y, i, value),))
+
+
+def reduce_axes(shape: Shape, keep: Sequence[int], combiner: str = "sum", dtype: DType = f32) -> Kernel:
+    """y[kept] = combine(x); followed by y2 = 2*y when the combiner is a sum"""
+    x = Buffer("x", dtype, shape)
+    kept = tuple(shape[n] for n in keep)
+    i = axes(kept)
+    gone = [n for n in range(len(shape)) if n not in keep]
+
+    def body(*reduced: Dim) -> Scalar:
+        index = dict(zip(keep, i, strict=True)) | dict(zip(gone, reduced, strict=True))
+        value = Load(x, tuple(index[n] for n in range(len(shape))))
+        return cast(value, dtype.compute)
+
+    y = Buffer("y", dtype.compute, kept)
+    value = reduction(combiner, tuple(shape[n] for n in gone), body)
+    definitions = [Definition(y, i, value)]
+    outputs = [y]
+    if combiner == "sum":
+        twice = Buffer("twice", dtype.compute, kept)
+        j = axes(kept)
+        definitions.append(Definition(twice, j, apply("mul", constant(2.0, dtype.compute), Load(y, j))))
+        outputs.append(twice)
+    return Kernel("reduce", (x,), tuple(outputs), tuple(definitions))
+
+
+def softmax(shape: Shape) -> Kernel:
+    x, y = Buffer("x", f32, shape), Buffer("y", f32, shape)
+    largest, total = Buffer("largest", f32, shape[:-1]), Buffer("total", f32, shape[:-1])
+    e = Buffer("e", f32, shape)
+    row, row2, i, j = axes(shape[:-1]), axes(shape[:-1]), axes(shape), axes(shape)
+    return Kernel("softmax", (x,), (y,), (
+        Definition(largest, row, reduction("max", shape[-1:], lambda k: Load(x, (*row, k)))),
+        Definition(e, i, apply("exp", apply("sub", Load(x, i), Load(largest, i[:-1])))),
+        Definition(total, row2, reduction("sum", shape[-1:], lambda k: Load(e, (*row2, k)))),
+        Definition(y, j, apply("div", Load(e, j), Load(total, j[:-1]))),
+    ))  # fmt: skip
+
+
+def layer_norm(shape: Shape, count: int) -> Kernel:
+    """Mean and variance over the last axis, scale, shift; the normalised rows are an output too."""
+    x, scale = Buffer("x", f32, shape), Buffer("scale", f32, shape[-1:])
+    y, normal = Buffer("y", f32, shape), Buffer("normal", f32, shape)
+    total, squares, mean = (Buffer(name, f32, shape[:-1]) for name in ("total", "squares", "mean"))
+    r1, r2, r3, i, j = axes(shape[:-1]), axes(shape[:-1]), axes(shape[:-1]), axes(shape), axes(shape)
+    part = constant(1.0 / max(count, 1), f32)
+
+    def distance(index: tuple[Dim, ...]) -> Scalar:
+        return apply("sub", Load(x, index), Load(mean, index[:-1]))
+
+    def square(k: Dim) -> Scalar:
+        return apply("mul", distance((*r3, k)), distance((*r3, k)))
+
+    deviation = apply("rsqrt", apply("add", apply("mul", Load(squares, i[:-1]), part), constant(1e-5, f32)))
+    return Kernel("layer_norm", (x, scale), (y, normal), (
+        Definition(total, r1, reduction("sum", shape[-1:], lambda k: Load(x, (*r1, k)))),
+        Definition(mean, r2, apply("mul", Load(total, r2), part)),
+        Definition(squares, r3, reduction("sum", shape[-1:], square)),
+        Definition(normal, i, apply("mul", distance(i), deviation)),
+        Definition(y, j, apply("mul", Load(normal, j), Load(scale, j[-1:]))),
+    ))  # fmt: skip
+
+
+def matmul(m: Dim, n: Dim, k: Dim, dtype: DType = f32, layout: str = "nn", batch: Shape = ()) -> Kernel:
+    """y = relu(a @ b + bias), and the sums before that as a second output; layout tells which operand is
+    stored transposed"""
+    wide = dtype.compute
+    a = Buffer("a", dtype, (*batch, *((m, k) if layout[0] == "n" else (k, m))))
+    b = Buffer("b", dtype, (*batch, *((k, n) if layout[1] == "n" else (n, k))))
+    bias = Buffer("bias", dtype, (n,))
+    sums, y = Buffer("sums", wide, (*batch, m, n)), Buffer("y", dtype, (*batch, m, n))
+    *outer, i, j = axes((*batch, m, n))
+
+    def product(k: Dim) -> Scalar:
+        left = Load(a, (*outer, *((i, k) if layout[0] == "n" else (k, i))))
+        right = Load(b, (*outer, *((k, j) if layout[1] == "n" else (j, k))))
+        return apply("mul", cast(left, wide), cast(right, wide))
+
+    index = (*outer, i, j)
+    biased = apply("add", Load(sums, index), cast(Load(bias, (j,)), wide))
+    definitions = (
+        Definition(sums, index, reduction("sum", (k,), product)),
+        Definition(y, index, cast(relu(biased), dtype)),
+    )
+    return Kernel("matmul", (a, b, bias), (sums, y), definitions)
+
+
+def convolution(
+    batch: Dim, channels: int, size: Dim, outputs: int, taps: int, stride: int = 1, padding: int = 0, last: bool = True
+) -> Kernel:
+    """A square convolution, channels last or first, with the padding as a lazy select."""
+    out = (size + 2 * padding - taps) // stride + 1
+    x = Buffer("x", f32, (batch, size, size, channels) if last else (batch, channels, size, size))
+    w = Buffer("w", f32, (taps, taps, channels, outputs) if last else (outputs, channels, taps, taps))
+    y = Buffer("y", f32, (batch, out, out, outputs) if last else (batch, outputs, out, out))
+    i = axes(y.shape)
+    n, p, q, o = i if last else (i[0], i[2], i[3], i[1])
+
+    def product(*k: Dim) -> Scalar:
+        r, s, c = k if last else (k[1], k[2], k[0])
+        u, v = p * stride + r - padding, q * stride + s - padding
+        inside = scalar.both(
+            *(scalar.predicate(a, "ge", 0) for a in (u, v)), *(scalar.predicate(a, "lt", size) for a in (u, v))
+        )
+        image = Load(x, (n, u, v, c) if last else (n, c, u, v))
+        weight = Load(w, (r, s, c, o) if last else (o, c, r, s))
+        return apply("mul", scalar.select(inside, image, constant(0.0, f32)), weight)
+
+    extents = (taps, taps, channels) if last else (channels, taps, taps)
+    return Kernel("convolution", (x, w), (y,), (Definition(y, i, reduction("sum", extents, product)),))
+
+
+def depthwise(batch: Dim, size: int, channels: Dim, taps: int) -> Kernel:
+    """y[n, p, q, c] = sum(r, s: x[n, p + r, q + s, c] * w[r, s, c])"""
+    out = size - taps + 1
+    x, w = Buffer("x", f32, (batch, size, size, channels)), Buffer("w", f32, (taps, taps, channels))
+    y = Buffer("y", f32, (batch, out, out, channels))
+    n, p, q, c = i = axes(y.shape)
+    value = reduction("sum", (taps, taps), lambda r, s: apply("mul", Load(x, (n, p + r, q + s, c)), Load(w, (r, s, c))))
+    return Kernel("depthwise", (x, w), (y,), (Definition(y, i, value),))
+
+
+def max_pool(batch: Dim, channels: int, size: int) -> Kernel:
+    """2 by 2, stride 2, channels first"""
+    x, y = Buffer("x", f32, (batch, channels, size, size)), Buffer("y", f32, (batch, channels, size // 2, size // 2))
+    n, c, p, q = i = axes(y.shape)
+    value = reduction("max", (2, 2), lambda r, s: Load(x, (n, c, 2 * p + r, 2 * q + s)))
+    return Kernel("max_pool", (x,), (y,), (Definition(y, i, value),))
+
+
+def matrix_vector(m: Dim, k: Dim) -> Kernel:
+    """y[i] = sum(k: a[i, k] * v[k])"""
+    a, v, y = Buffer("a", f32, (m, k)), Buffer("v", f32, (k,)), Buffer("y", f32, (m,))
+    (i,) = axes((m,))
+    value = reduction("sum", (k,), lambda r: apply("mul", Load(a, (i, r)), Load(v, (r,))))
+    return Kernel("matrix_vector", (a, v), (y,), (Definition(y, (i,), value),))
+
+
+def awkward(rows: Dim, columns: Dim) -> Kernel:
+    """What no recipe but the last takes: a local that is read transposed, and a sum over it."""
+    x = Buffer("x", f32, (rows, columns))
+    t, s, y = Buffer("t", f32, (rows, columns)), Buffer("s", f32, (columns,)), Buffer("y", f32, (columns, rows))
+    i, j = axes((rows, columns))
+    (c,) = axes((columns,))
+    a, b = axes((columns, rows))
+    return Kernel("awkward", (x,), (y, s), (
+        Definition(t, (i, j), apply("exp", Load(x, (i, j)))),
+        Definition(s, (c,), reduction("sum", (rows,), lambda r: Load(t, (r, c)))),
+        Definition(y, (a, b), apply("div", Load(t, (b, a)), Load(s, (a,)))),
+    ))  # fmt: skip

@@ -1,0 +1,107 @@
+"""Contractions: every choice of tiles gives the same bits, and so does every number of rows around a row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.types import f32
+from ingot.compiler.schedule import ScheduleOptions, schedule
+from ingot.compiler.schedule.recipes.contraction import register_tile
+from tests.schedule import kernels
+from tests.schedule.harness import TARGET, check, inputs_of, run
+
+n, m, k = Symbol("n"), Symbol("m"), Symbol("k")
+
+SHORT_CHAINS = ScheduleOptions(recipe="contraction", decisions={"chain": 16})  # several chunks of few points
+TILES = [
+    {},
+    {"pack_left": True},
+    {"pack_left": True, "left_steps": 8, "unroll": 8},
+    {"pack_right": False},
+    {"pack_right": True},
+    {"rows": 3, "vectors": 1, "row_block": 6, "column_block": 8},
+    {"rows": 2, "vectors": 3, "row_block": 4, "column_block": 24, "pack_left": True},
+    {"unroll": 1},
+]
+SHAPES = [
+    (kernels.matmul(7, 20, 20), {}),
+    (kernels.matmul(n, 20, 20), {n: 11}),
+    (kernels.matmul(n, m, k), {n: 3, m: 21, k: 20}),
+    (kernels.matmul(7, 9, 20, layout="nt"), {}),
+    (kernels.convolution(1, 2, 5, 9, 3, padding=1), {}),
+]
+
+
+@pytest.mark.parametrize(("kernel", "dims"), SHAPES)
+def test_every_choice_of_tiles_gives_the_same_bits(kernel, dims):
+    inputs = inputs_of(kernel, dims)
+    results = []
+    for tiles in TILES:
+        options = ScheduleOptions(recipe="contraction", decisions={**tiles, "chain": 16})
+        results.append(run(schedule(kernel, TARGET, options), kernel, inputs, dims))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+def test_a_row_has_the_same_bits_among_any_number_of_rows(layout):
+    """Compiled for one row, for several, and for a number that is known at run time only."""
+    columns, points = 19, 40
+    whole = kernels.matmul(13, columns, points, f32, layout)
+    a, b, bias = inputs_of(whole, {})
+    expected = run(schedule(whole, TARGET, SHORT_CHAINS), whole, [a, b, bias], {})[0]
+    symbolic = kernels.matmul(n, columns, points, f32, layout)
+    for count in (1, 2, 6, 9):
+        rows = np.ascontiguousarray(a[:, :count] if layout[0] == "t" else a[:count])
+        for kernel, dims in ((kernels.matmul(count, columns, points, f32, layout), {}), (symbolic, {n: count})):
+            found = run(schedule(kernel, TARGET, SHORT_CHAINS), kernel, [rows, b, bias], dims)[0]
+            np.testing.assert_array_equal(found.view(np.uint32), expected[:count].view(np.uint32))
+
+
+def test_a_column_has_the_same_bits_among_any_number_of_columns():
+    whole = kernels.matmul(3, 40, 40)
+    a, b, bias = inputs_of(whole, {})
+    expected = run(schedule(whole, TARGET, SHORT_CHAINS), whole, [a, b, bias], {})[0]
+    for count in (2, 9, 17):
+        kernel = kernels.matmul(3, count, 40)
+        columns = np.ascontiguousarray(b[:, :count])
+        found = run(schedule(kernel, TARGET, SHORT_CHAINS), kernel, [a, columns, bias[:count]], {})[0]
+        np.testing.assert_array_equal(found.view(np.uint32), expected[:, :count].view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "width", "registers", "expected"),
+    [
+        (n, m, 8, 16, (6, 2)),  # AVX2
+        (n, m, 16, 32, (14, 2)),  # AVX-512
+        (n, m, 4, 32, (14, 2)),  # NEON
+        (1000, 10, 8, 16, (6, 2)),
+        (1000, 8, 8, 16, (12, 1)),  # one vector of columns leaves registers for rows
+        (14, 256, 8, 16, (5, 2)),  # tiles of equal height: 5, 5, 4
+        (7, 256, 8, 16, (4, 3)),
+        (1, 256, 8, 16, (1, 7)),
+    ],
+)  # fmt: skip
+def test_register_tiles_fill_the_registers(rows, columns, width, registers, expected):
+    height, vectors = register_tile(rows, columns, width, registers)
+    assert (height, vectors) == expected
+    assert height * vectors + vectors + 1 <= registers
+
+
+def test_tiles_must_divide_blocks():
+    with pytest.raises(ValueError, match="blocks must be multiples of the tile"):
+        check(kernels.matmul(7, 20, 13), decisions={"row_block": 5, "rows": 3})
+
+
+def test_a_padded_operand_is_padded_once():
+    kernel = kernels.convolution(1, 4, 9, 8, 3, padding=1)
+    scheduled = check(kernel)
+    (padded,) = scheduled.scratch
+    assert padded.shape == (1, 11, 11, 4)
+
+
+def test_sums_wait_in_an_output_of_their_type():
+    assert check(kernels.matmul(7, 20, 300)).scratch == ()

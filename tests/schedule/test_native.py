@@ -1,0 +1,87 @@
+"""Scheduled kernels as machine code: right, within their memory, and the same bits however they are divided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingot.compiler.codegen.abi import dims_of
+from ingot.compiler.ir import loops
+from ingot.compiler.ir.interpret import run_kernel
+from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.ir.types import bf16
+from ingot.compiler.schedule import Scheduled, schedule
+from tests.codegen.running import HOST, Native, guarded
+from tests.schedule import kernels
+from tests.schedule.harness import Dims, assert_close, inputs_of, unset
+
+n, m = Symbol("n"), Symbol("m")
+
+CASES: list[tuple[Kernel, Dims]] = [
+    (kernels.add_bias((37, 100)), {}),
+    (kernels.negate((n, 784)), {n: 65}),
+    (kernels.transpose((130, 75), (1, 0)), {}),
+    (kernels.momentum([(300, 200), (200,), (7, 3)]), {}),
+    (kernels.gather_rows(40, 7, 33), {}),
+    (kernels.reduce_axes((3000, 70), (1,)), {}),
+    (kernels.reduce_axes((n, 9), (1,)), {n: 5000}),
+    (kernels.reduce_axes((100_001,), ()), {}),
+    (kernels.reduce_axes((60, 401), (0,), "max"), {}),
+    (kernels.depthwise(2, 12, 20, 3), {}),
+    (kernels.max_pool(2, 5, 30), {}),
+    (kernels.softmax((n, 10)), {n: 77}),
+    (kernels.softmax((9, 5001)), {}),
+    (kernels.layer_norm((40, 129), 129), {}),
+    (kernels.matmul(150, 133, 300), {}),
+    (kernels.matmul(n, m, 600), {n: 65, m: 50}),
+    (kernels.matmul(n, 64, 64, layout="nt"), {n: 1}),
+    (kernels.matmul(1, 300, 700), {}),
+    (kernels.matmul(33, 40, 70, bf16, "tn"), {}),
+    (kernels.matmul(20, 17, 33, batch=(6,)), {}),
+    (kernels.matmul(700, 700, 700), {}),
+    (kernels.convolution(2, 16, 14, 24, 3, padding=1), {}),
+    (kernels.convolution(n, 3, 31, 16, 5, stride=2, padding=2, last=False), {n: 2}),
+    (kernels.matrix_vector(100, 333), {}),
+    (kernels.awkward(60, 50), {}),
+]
+
+
+class Program:
+    """All cases in one image, compiled once."""
+
+    def __init__(self) -> None:
+        self.scheduled = [schedule(kernel, HOST) for kernel, _ in CASES]
+        functions = [
+            loops.Function(f"k{number}", s.function.parameters, s.function.body)
+            for number, s in enumerate(self.scheduled)
+        ]
+        self.native = Native(functions)
+        self.functions = functions
+
+    def run(self, number: int, threads: int = 0) -> list[np.ndarray]:
+        kernel, dims = CASES[number]
+        scheduled: Scheduled = self.scheduled[number]
+        arrays = [*inputs_of(kernel, dims), *unset(kernel.outputs, dims), *unset(scheduled.scratch, dims)]
+        arrays = [guarded(array) for array in arrays]
+        values = [dims[symbol] for symbol in dims_of(self.functions[number])]
+        pool = self.native.pool(threads) if threads else 0
+        assert self.native(f"k{number}", *arrays, dims=values, pool=pool) is None
+        return arrays[len(kernel.inputs) : len(kernel.inputs) + len(kernel.outputs)]
+
+
+@pytest.fixture(scope="module")
+def program() -> Program:
+    return Program()
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: f"{number}-{CASES[number][0].name}")
+def test_native_code_computes_the_kernel(program, number):
+    kernel, dims = CASES[number]
+    alone = program.run(number)
+    wanted = run_kernel(kernel, inputs_of(kernel, dims), dims)
+    scale = max(float(np.abs(w.astype(np.float64)).max(initial=1)) for w in wanted)
+    assert_close([a / scale for a in alone], [w / scale for w in wanted], kernel)
+    divided = program.run(number, threads=3)
+    for a, b in zip(alone, divided, strict=True):
+        np.testing.assert_array_equal(a, b)

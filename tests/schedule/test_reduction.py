@@ -1,0 +1,78 @@
+"""Reductions: the order of combining depends on the reduced extents only, and sums are accurate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingot.compiler.ir.interpret import run_function
+from ingot.compiler.ir.loops import For, walk
+from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.schedule import ScheduleOptions, schedule
+from tests.schedule import kernels
+from tests.schedule.harness import TARGET, inputs_of, run, unset
+
+n = Symbol("n")
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint32)
+
+
+@pytest.mark.parametrize("length", [5, 33, 700])
+def test_a_row_sum_has_the_same_bits_among_any_rows(length):
+    kernel = kernels.reduce_axes((n, length), (0,))
+    scheduled = schedule(kernel, TARGET)
+    (x,) = inputs_of(kernel, {n: 9})
+    expected = run(scheduled, kernel, [x], {n: 9})[0]
+    for count in (1, 4):
+        static = kernels.reduce_axes((count, length), (0,))
+        for each, dims in ((kernel, {n: count}), (static, {})):
+            found = run(schedule(each, TARGET), each, [x[:count]], dims)[0]
+            np.testing.assert_array_equal(bits(found), bits(expected[:count]))
+
+
+@pytest.mark.parametrize("length", [40, 1300])
+def test_a_column_sum_has_the_same_bits_among_any_columns(length):
+    whole = kernels.reduce_axes((length, 21), (1,))
+    (x,) = inputs_of(whole, {})
+    expected = run(schedule(whole, TARGET), whole, [x], {})[0]
+    for count in (1, 8, 13):
+        kernel = kernels.reduce_axes((length, count), (1,))
+        options = ScheduleOptions(recipe="reduction") if count > 1 else None
+        scheduled = schedule(kernel, TARGET, options)
+        if scheduled.recipe != "reduction" or "rows" not in scheduled.decisions:
+            continue  # a single column is a row
+        found = run(scheduled, kernel, [np.ascontiguousarray(x[:, :count])], {})[0]
+        np.testing.assert_array_equal(bits(found), bits(expected[:count]))
+
+
+def test_one_stage_and_two_stages_give_the_same_bits():
+    kernel = kernels.reduce_axes((2000, 3), (1,))
+    inputs = inputs_of(kernel, {})
+    results = [
+        run(schedule(kernel, TARGET, ScheduleOptions(decisions={"stages": stages})), kernel, inputs, {})[0]
+        for stages in (1, 2)
+    ]
+    np.testing.assert_array_equal(bits(results[0]), bits(results[1]))
+
+
+def test_few_results_of_long_chains_are_divided_among_threads():
+    scheduled = schedule(kernels.reduce_axes((1 << 20,), ()), TARGET)
+    assert scheduled.decisions["stages"] == 2
+    (parallel,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and s.kind == "parallel"]
+    assert parallel.extent == 128
+    (parts,) = scheduled.scratch
+    assert parts.shape == (128, 8)
+
+
+@pytest.mark.parametrize(("shape", "kept"), [((4099,), ()), ((16384,), ()), ((5000, 3), (1,))])
+def test_sums_are_about_as_accurate_as_pairwise_ones(shape, kept):
+    """One chain of additions would be off by far more: every term is rounded at the size of the total."""
+    kernel = kernels.reduce_axes(shape, kept)
+    scheduled = schedule(kernel, TARGET)
+    x = np.full(shape, np.float32(0.1))
+    outputs = unset(kernel.outputs, {})
+    run_function(scheduled.function, [x, *outputs, *unset(scheduled.scratch, {})])
+    exact = float(np.float32(0.1)) * shape[0]
+    assert np.abs(outputs[0].astype(np.float64) - exact).max() <= 8 * exact * np.finfo(np.float32).eps
