@@ -54,9 +54,7 @@ class Assembly:
     arena: Arena
 
 
-def assemble(
-    graph: Graph, schedule: Schedule, fuse: bool = True, conditions: Sequence[Condition] = ()
-) -> Assembly:
+def assemble(graph: Graph, schedule: Schedule, fuse: bool = True, conditions: Sequence[Condition] = ()) -> Assembly:
     """The program of a graph. `conditions` on its dims are checked at each call, before anything runs."""
     return _Assembler(schedule, fuse).program(graph, conditions)
 

@@ -91,9 +91,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     optimised = run_passes(graph, options, dumper, start)
     split = split_constants(optimised, options.fold_elements)
     dumper.graph("constants", split.main)
-    assembly = assemble(
-        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph)
-    )
+    assembly = assemble(split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph))
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
     code = compile_functions(

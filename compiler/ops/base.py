@@ -37,7 +37,6 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, TupleType, Type
 
-
 # differentiate(graph, wrt) -> graph: inputs are the graph's and one cotangent per output; outputs are the
 # cotangents of the inputs numbered by `wrt`. Given to control flow, so that ops need not import autodiff.
 Differentiate = Callable[[Graph, Sequence[int]], Graph]
