@@ -76,9 +76,7 @@ def _rebuild(graph: Graph, builder: Builder, made: dict[Value, Value]) -> None:
             made[value] = builder.input(input_of(value).name, value.tensor, "constant", value.source)
     for value in graph.body:
         if value in needed:
-            made[value] = builder.emit(
-                value.op, *(made[a] for a in value.args), source=value.source, name=value.name
-            )
+            made[value] = builder.emit(value.op, *(made[a] for a in value.args), source=value.source, name=value.name)
 
 
 def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
@@ -92,7 +90,8 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
             continue
         size = value.tensor.size
         read = max((a.tensor.size for a in value.args), default=0)
-        assert isinstance(size, int) and isinstance(read, int)
+        assert isinstance(size, int)
+        assert isinstance(read, int)
         if size > budget and size > read and not op.prepares:
             reasons.append(f"{op.name} {value.type!r} is not folded: {size} elements is over the budget of {budget}")
             continue

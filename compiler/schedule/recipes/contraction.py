@@ -61,7 +61,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     body = simplify((*fill, *nest.statements()))
     scratch = (*(each.buffer for each in padding), *nest.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
-    function = loops.Function(kernel.name, parameters, (*form.views.declarations(body), *body))
+    function = loops.Function(kernel.name, parameters, form.views.declared(body))
     return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch, pairs)
 
 

@@ -69,7 +69,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
             else:
                 plain.append(statement)
     body = simplify([*plain, *([join(sections)] if len(sections) > 1 else sections)])
-    body = (*views.declarations(body), *body)
+    body = views.declared(body)
     function = loops.Function(kernel.name, (*kernel.inputs, *kernel.outputs), body)
     shapes = "one shape" if len(groups) == 1 else f"{len(groups)} shapes"
     reason = f"every definition is elementwise; {shapes}"

@@ -81,7 +81,7 @@ def _scheduled(
 ) -> Scheduled:
     final = simplify(body)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
-    function = loops.Function(kernel.name, parameters, (*form.views.declarations(final), *final))
+    function = loops.Function(kernel.name, parameters, form.views.declared(final))
     return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))
 
 

@@ -125,9 +125,9 @@ class Activation(Module):
         return f"Activation({self.name!r})"
 
 
-def _activation(name: str) -> Any:
+def _activation(name: str, **defaults: Any) -> Any:
     def __init__(self: Activation, **fields: Any) -> None:
-        Activation.__init__(self, name, **fields)
+        Activation.__init__(self, name, **defaults | fields)
 
     title = "".join(part.capitalize() for part in name.split("_"))
     return type(title, (Activation,), {"__init__": __init__, "__doc__": f"{name} as a layer", "__module__": __name__})
@@ -145,7 +145,7 @@ Tanh = _activation("tanh")
 Sigmoid = _activation("sigmoid")
 Softplus = _activation("softplus")
 Softsign = _activation("softsign")
-HardSigmoid = _activation("hard_sigmoid")
+HardSigmoid = _activation("hard_sigmoid", alpha=1 / 6)  # the factor of hard_swish; the op's own is ONNX's
 HardSwish = _activation("hard_swish")
 
 
