@@ -44,6 +44,7 @@ from ingot.compiler.passes.prepack import Prepack
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
+from ingot.compiler.passes.winograd import Winograd
 from ingot.compiler.report import build_report
 from ingot.compiler.schedule.choose import schedule
 from ingot.compiler.target import Target
@@ -59,6 +60,7 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
+    Winograd(),  # convolutions are final: norms are in the weights, gradients are convolutions too
     Prepack(),  # last of the rewrites: nothing after it looks at contractions
     Invariants(),  # the rearranging of captured weights leaves loops
 )
@@ -91,7 +93,9 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     optimised = run_passes(graph, options, dumper, start)
     split = split_constants(optimised, options.fold_elements)
     dumper.graph("constants", split.main)
-    assembly = assemble(split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph))
+    assembly = assemble(
+        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph), target
+    )
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
     code = compile_functions(
@@ -115,6 +119,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:
     """The graph after all passes (those after `start`)."""
+    target = _target(options)
     names = [p.name for p in PASSES]
     first = 0 if start in (None, "import") else names.index(start) + 1  # type: ignore[arg-type]
     if dumper:
@@ -122,7 +127,7 @@ def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, st
     for step in PASSES[first:]:
         if options.passes is not None and step.name not in options.passes:
             continue
-        graph = step(graph)
+        graph = step.configured(options, target)(graph)
         if options.verify:
             verify_graph(graph)
         if dumper:
@@ -332,7 +337,7 @@ def bisect(
 
     current = graph
     for step in PASSES:
-        current = step(current)
+        current = step.configured(options, _target(options))(current)
         found = differs(step.name, run_graph(current, inputs))
         if found:
             return found
