@@ -38,9 +38,12 @@ def test_mean_and_variance(initializer, shape, variance):
 
 @pytest.mark.parametrize(
     ("initializer", "limit"),
-    [(initializers.xavier_uniform, math.sqrt(6 / 500)), (initializers.he_uniform, math.sqrt(6 / 300)), (initializers.uniform(0.3), 0.3)],
-
-)  # fmt: skip
+    [
+        (initializers.xavier_uniform, math.sqrt(6 / 500)),
+        (initializers.he_uniform, math.sqrt(6 / 300)),
+        (initializers.uniform(0.3), 0.3),
+    ],
+)
 def test_uniform_values_stay_inside_their_limit(initializer, limit):
     values = draw(initializer)
     assert abs(values).max() <= np.float32(limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ GRADIENTS = RNG.standard_normal((STEPS, 6)).astype(np.float32)
 
 
 class Weights(nn.Module):
-    def __init__(self, dtype=np.float32) -> None:
+    def __init__(self, dtype: Any = np.float32) -> None:
         self.w = START.astype(dtype)
         self.v = np.ones((2, 2), dtype)
 
@@ -26,7 +27,7 @@ class Weights(nn.Module):
         return (self.w * g).sum() + 0.5 * (self.v * self.v).sum()
 
 
-def trained(optimizer, dtype=np.float32):
+def trained(optimizer, dtype: Any = np.float32):
     """Gradients that are given: d loss / d w is g, d loss / d v is v."""
     model = Weights(dtype)
     trainer = ingot.Trainer(model, lambda m, g: m(g.astype(m.w.dtype)), optimizer, ingot.f32[6])
