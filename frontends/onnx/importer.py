@@ -39,6 +39,11 @@ from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Valu
 
 FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
 DEEPEST = 64
+MOST_NODES = 1_000_000  # imported in all, copies of functions and unrolled loops counted
+MALFORMED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, RecursionError,
+    TypeError, ValueError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +74,7 @@ class Importer:
     deferred: list[Deferred] = field(default_factory=list)
     fresh: int = 0  # number of names made so far
     depth: int = 0
+    imported: int = 0
 
     # --- graphs ------------------------------------------------------------------------------------
 
@@ -125,6 +131,8 @@ class Importer:
                 self._fail(item, scope, Problem(Kind.BAD_SHAPE, str(error), item.label))
             except IngotError as error:
                 self._fail(item, scope, Problem(Kind.BAD_SHAPE, error.message, item.label))
+            except MALFORMED as error:  # what a converter did not foresee of a malformed node
+                self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
 
     def _waiting(self, item: Item, scope: Scope) -> Pending | None:
         """What the node waits for, when one of its inputs does not exist yet."""
@@ -151,6 +159,9 @@ class Importer:
 
     def _import(self, item: Item, scope: Scope, work: deque[Item]) -> None:
         node = item.node
+        self.imported += 1
+        if self.imported > MOST_NODES:
+            raise ProblemError(Kind.TOO_LARGE, f"the model expands into more than {MOST_NODES} nodes")
         domain = domain_name(node.domain)
         body = function_bodies.of_model(self.model, node)
         if body is not None:
@@ -191,8 +202,6 @@ class Importer:
 
     def _expanded(self, item: Item, body: function_bodies.Body, scope: Scope) -> list[Item]:
         self.fresh += 1
-        if self.fresh > 100_000:
-            raise ProblemError(Kind.RECURSION, "functions expand into more than 100000 calls")
         nodes = function_bodies.instantiate(body, item.node, f"{item.label}/{self.fresh}/")
         versions = {**item.opsets, **body.opsets}
         return [Item(n, versions, f"{item.label}/{node_label(n, k)}") for k, n in enumerate(nodes)]

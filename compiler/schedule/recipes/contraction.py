@@ -20,6 +20,7 @@ threads, tile edges, or on what was packed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from ingot.compiler.ir import loops, symbolic
@@ -80,14 +81,12 @@ def classify(form: ReductionForm) -> Contraction | None:
         return None
     if not any(scalars.depends_on(left, variable) for variable in form.reduced):
         return None
-    rows = tuple(
-        axis
-        for axis, variable in enumerate(form.kept[:-1])
-        if scalars.depends_on(left, variable) and not scalars.depends_on(right, variable)
-    )
+    sides = [(scalars.depends_on(left, variable), scalars.depends_on(right, variable)) for variable in form.kept]
+    rows = tuple(axis for axis, side in enumerate(sides) if side == (True, False))
+    columns = tuple(axis for axis, side in enumerate(sides) if side == (False, True))
     if not rows and _is_dot(form, right):
         return None
-    return Contraction(form, left, right, rows)
+    return Contraction(form, left, right, rows, columns)
 
 
 def _is_dot(form: ReductionForm, right: Scalar) -> bool:
@@ -113,17 +112,20 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     pack_left = _pack_left(found, columns)
     along = any(scalars.stride(load, form.reduced[-1]) == 1 for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
-    row_block, outer_blocks, column_block = _blocks(found, rows, columns, target)
+    mc, nc = _blocks(found, rows, columns, target)
+    row_block, outer_rows = _divided(form, found.row_axes, mc, rows)
+    column_block, outer_columns = _divided(form, found.column_axes, nc, columns)
     return ContractionTiles(
         width=width,
         rows=rows,
         vectors=vectors,
         row_axis=row_axis,
         row_block=row_block,
-        outer_blocks=outer_blocks,
+        outer_rows=outer_rows,
+        outer_columns=outer_columns,
         column_block=column_block,
         chain=CHAIN,
-        pack_right=_pack_right(found, rows, target),
+        pack_right=_pack_right(found, rows, columns, target),
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
@@ -148,13 +150,15 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
     return height, vectors
 
 
-def _pack_right(found: Contraction, rows: int, target: Target) -> bool:
+def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> bool:
     """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
-    and windows that overlap are near already."""
+    and windows that overlap are near already, and panels that are stored as such need nothing."""
     right, lane = found.right, found.form.kept[-1]
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
         return True
-    if symbolic.less_equal(_all_rows(found), 2 * rows) is True:
+    if scalars.stride(right, found.form.reduced[-1]) == found.form.kept_extents[-1] == columns:
+        return False
+    if symbolic.less_equal(_product(found.form, found.row_axes), 2 * rows) is True:
         return False
     matrix = symbolic.product((*found.form.reduced_extents, found.form.kept_extents[-1])) * right.dtype.itemsize
     if symbolic.less_equal(matrix, target.l1_bytes // 2) is True:
@@ -170,7 +174,7 @@ def _pack_left(found: Contraction, columns: int) -> bool:
     """Rows are packed when there are enough columns to pay for it: always for an expression, and for plain memory
     when it is too large to stay near, because panels then come in the order in which they are used. Windows that
     overlap would be stored several times."""
-    column_extent = found.form.kept_extents[-1]
+    column_extent = _product(found.form, found.column_axes)
     if not found.row_axes:
         return False
     left = found.left
@@ -190,25 +194,19 @@ def _is_plain(operand: Scalar, found: Contraction) -> bool:
     return isinstance(operand, Load) and operand.dtype == found.form.accumulations[0].dtype
 
 
-def _all_rows(found: Contraction) -> Dim:
-    return symbolic.product(found.form.kept_extents[axis] for axis in found.row_axes)
-
-
-def _blocks(
-    found: Contraction, rows: int, columns: int, target: Target
-) -> tuple[int, tuple[tuple[int, int], ...], int]:
-    """(rows, other row axes, columns) of a parallel block.
+def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tuple[int, int]:
+    """(mc, nc): rows and columns of a parallel block.
 
     A block of rows of the left operand stays in the second cache. Among the ways to cut that leave threads enough
     blocks the one is taken that fetches and packs the operands the fewest times.
     """
     form = found.form
-    all_rows, column_extent = _all_rows(found), form.kept_extents[-1]
+    all_rows, all_columns = _product(form, found.row_axes), _product(form, found.column_axes)
     most = max(1, target.l2_bytes * 5 // 8 // (CHAIN * form.accumulations[0].dtype.itemsize))
     height = max(1, min(_known(all_rows, most), most))
-    breadth = max(1, min(_known(column_extent, WIDEST_BLOCK), WIDEST_BLOCK))
-    batch = [e for axis, e in enumerate(form.kept_extents[:-1]) if axis not in found.row_axes]
-    given = _known(symbolic.product(batch), 1) * _count(all_rows, height) * _count(column_extent, breadth)
+    breadth = max(1, min(_known(all_columns, WIDEST_BLOCK), WIDEST_BLOCK))
+    batch = [axis for axis in range(len(form.kept)) if axis not in (*found.row_axes, *found.column_axes)]
+    given = _known(_product(form, batch), 1) * _count(all_rows, height) * _count(all_columns, breadth)
     work = height * breadth * _known(symbolic.product(form.reduced_extents), CHAIN)
     enough = min(max(LEAST_BLOCKS, 2 * target.cores), given * max(1, work // LEAST_BLOCK))
     cuts = [(a, b) for a in range(1, enough + 1) for b in range(1, enough + 1) if a * b * given >= enough] or [(1, 1)]
@@ -216,20 +214,26 @@ def _blocks(
         ((-(-height // a // rows) * rows, -(-breadth // b // columns) * columns) for a, b in cuts),
         key=lambda size: PACKING_COST / max(1, size[0]) + FETCHING_COST / max(1, size[1]),
     )
-    return (*_divided(found, max(rows, mc), rows), partition.balanced(column_extent, max(columns, nc), columns))
+    return max(rows, mc), max(columns, nc)
 
 
-def _divided(found: Contraction, mc: int, rows: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """A number of rows as steps along the last row axis and along the others."""
-    *outer, inner = [found.form.kept_extents[axis] for axis in found.row_axes] or [1]
-    row_block = partition.balanced(inner, min(mc, -(-_known(inner, mc) // rows) * rows), rows)
-    room = max(1, mc // max(1, _known(inner, mc)))
-    outer_blocks: list[tuple[int, int]] = []
-    for axis, extent in reversed(list(zip(found.row_axes[:-1], outer, strict=True))):
+def _divided(
+    form: ReductionForm, axes: tuple[int, ...], steps: int, unit: int
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """A number of steps along the last of some axes, in whole tiles, and along the others."""
+    *outer, inner = [form.kept_extents[axis] for axis in axes] or [1]
+    last = partition.balanced(inner, min(steps, -(-_known(inner, steps) // unit) * unit), unit)
+    room = max(1, steps // max(1, _known(inner, steps)))
+    others: list[tuple[int, int]] = []
+    for axis, extent in reversed(list(zip(axes[:-1], outer, strict=True))):
         size = partition.balanced(extent, min(room, max(1, _known(extent, room))))
-        outer_blocks.append((axis, size))
+        others.append((axis, size))
         room = max(1, room // size)
-    return row_block, tuple(reversed(outer_blocks))
+    return max(unit, last), tuple(reversed(others))
+
+
+def _product(form: ReductionForm, axes: Sequence[int]) -> Dim:
+    return symbolic.product(form.kept_extents[axis] for axis in axes)
 
 
 def _known(dim: Dim, otherwise: int) -> int:

@@ -63,7 +63,8 @@ class Embedding(Module):
 class Dropout(Module):
     """Zero each element with probability `rate` while training, and scale the others up by 1 / (1 - rate).
 
-    The mask of step n is number n of a counter-based stream: the same for any number of threads.
+    The mask of step n is number n of a counter-based stream: the same for any number of threads, and another
+    for each layer of a model.
     """
 
     def __init__(self, rate: float = 0.5, seed: int = 0) -> None:
@@ -77,7 +78,7 @@ class Dropout(Module):
             return x
         key = x._coerce(self.key)
         self.key = advance(key)
-        return dropout(x, key, self.rate)
+        return dropout(x, key, self.rate, x.builder.take_stream())
 
 
 class Sequential(Module):
