@@ -88,9 +88,10 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
     for value in graph.body:
         op = value.op
         assert isinstance(op, Op)
-        if all(a in origin for a in value.args) and not isinstance(value.type, TupleType):
-            if value.tensor.is_static and _is_static(op):
-                origin[value] = max((origin[a] for a in value.args), default=0)
+        if isinstance(value.type, TupleType) or any(a not in origin for a in value.args):
+            continue
+        if value.tensor.is_static and _is_static(op):
+            origin[value] = max((origin[a] for a in value.args), default=0)
     known = set(origin)
     users, outputs = users_of(graph), set(graph.outputs)
     for value in reversed(graph.body):

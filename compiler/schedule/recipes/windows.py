@@ -193,7 +193,8 @@ class WindowNest:
         outer = self.form.kept_extents[:-2]
         if any(extent == 0 for extent in self.form.kept_extents):
             return ()
-        cut = partition.Cut(self.decision.axis, self.decision.block, (1,) * len(outer)) if self.decision.axis >= 0 else None
+        axis, steps = self.decision.axis, self.decision.block
+        cut = partition.Cut(axis, steps) if axis >= 0 else None
 
         def block(ranges: partition.Ranges) -> tuple[Statement, ...]:
             def line(*steps: Dim) -> tuple[Statement, ...]:
