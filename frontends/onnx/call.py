@@ -45,6 +45,10 @@ class NotTraceable(Exception):  # noqa: N818  not an error: the node is left to 
     """This node cannot be part of a compiled program as it stands."""
 
 
+class Decline(Exception):  # noqa: N818
+    """The converter leaves this use of its op to ONNX's definition of it."""
+
+
 class NeedsValue(NotTraceable):
     """The node could be compiled if the values of its inputs `numbers` were known."""
 

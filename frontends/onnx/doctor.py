@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, defs
@@ -221,6 +222,7 @@ def _attribute_type(entry: Any) -> int:
     return int(entry.type.value)
 
 
+@cache
 def _newest(domain: str) -> int:
     return max((s.since_version for s in defs.get_all_schemas_with_history() if s.domain == domain), default=1)
 

@@ -28,7 +28,7 @@ from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions as function_bodies
 from ingot.frontends.onnx import shapes
-from ingot.frontends.onnx.call import Call, Inline, NeedsValue, NotTraceable
+from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import is_host_op
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
@@ -185,6 +185,12 @@ class Importer:
         scope.trace.source = Source(node=item.label)
         try:
             results = self._converted(found, call)
+        except Decline:
+            body = function_bodies.of_schema(node, version, values)
+            if body is None:
+                raise ProblemError(Kind.UNSUPPORTED, f"this use of {node.op_type} is not supported") from None
+            work.extendleft(reversed(self._expanded(item, body, scope)))
+            return
         finally:
             scope.trace.source = outer
         if len(results) == 1 and isinstance(results[0], Inline):

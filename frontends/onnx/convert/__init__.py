@@ -1,6 +1,7 @@
 """The converters, one file per family of ops. Importing this package completes the registry."""
 
 from ingot.frontends.onnx.convert import (
+    attention,
     classical,
     constants,
     control,
@@ -23,5 +24,5 @@ from ingot.frontends.onnx.convert import (
     vision,
 )
 
-FAMILIES = (classical, constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
+FAMILIES = (attention, classical, constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
             signal, training, trees, types, vision)
