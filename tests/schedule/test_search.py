@@ -28,8 +28,8 @@ def test_candidates_of_a_contraction_agree_to_the_last_bit(kernel):
 
 
 def test_candidates_of_a_reduction_compute_it():
-    kernel = kernels.depthwise(1, 6, 9, 3)
+    kernel = kernels.reduce_axes((30, 40), (1,))
     tried = list(candidates(kernel, TARGET))
-    assert len(tried) > 8
-    for options in tried[:: len(tried) // 6]:
+    assert len(tried) > 1
+    for options in tried:
         check(kernel, decisions=options.decisions)
