@@ -8,6 +8,7 @@ the exact result, for targets with and without fused multiply-add; 0.5 is the be
 
 f16 and bf16 are not handled here: compute in f32 and round.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ingot.compiler.codegen.math import (
+    division,
     error_function,
     exponential,
+    gamma,
     inverse_trigonometric,
     logarithm,
     power,
@@ -75,6 +78,8 @@ UNARY: dict[str, Elementary] = {
     "asin": _both(inverse_trigonometric.asin, 1.7, 1.7),
     "acos": _both(inverse_trigonometric.acos, 1.2, 1.2),
     "atan": _both(inverse_trigonometric.atan, 1.4, 1.9),
+    "lgamma": Elementary(gamma.lgamma_f32, gamma.lgamma, 1.0, 3.0),
+    "digamma": Elementary(gamma.digamma_f32, gamma.digamma, 1.0, 4.0),
     "floor": _exact(rounding.floor),
     "ceil": _exact(rounding.ceil),
     "round": _exact(rounding.round_even),
@@ -87,6 +92,9 @@ BINARY: dict[str, Elementary] = {
     "pow": Elementary(power.power_f32, power.power, 0.51, 1.0),
     "atan2": _both(inverse_trigonometric.atan2, 1.7, 2.0),
     "hypot": Elementary(power.hypot_f32, power.hypot, 0.51, 0.51),
+    "fmod": _exact(division.fmod),
+    "mod": _exact(division.mod),
+    "floor_divide": _exact(division.floor_divide),
     "copysign": _exact(rounding.copysign),
     "minimum": _exact(rounding.minimum),
     "maximum": _exact(rounding.maximum),
