@@ -26,3 +26,4 @@ def test_example_runs(path, tmp_path):
         timeout=TIME_LIMIT_SECONDS,
     )
     assert run.returncode == 0, f"{path.name} failed\n{run.stdout}\n{run.stderr}"
+    assert run.stdout.strip(), f"{path.name} prints nothing that a person could check"
