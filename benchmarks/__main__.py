@@ -24,12 +24,12 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.peers import versions
 from benchmarks.results import Result, Suite
 from benchmarks.rows import SEPARATE, SUITES, Row, select
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 3600  # seconds for one process
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 EVERY_CORE = ("compile", "memory")  # compiling uses what the machine has
 
 
@@ -90,11 +90,15 @@ class Runner:
         self.console = console
         self.seconds = chosen.seconds or (0.1 if chosen.quick else 2.0)
         self.allowed = sorted(os.sched_getaffinity(0))
-        self.machine = self._probe()
+        self.machine, self.versions = self._probe()
 
-    def _probe(self) -> dict[str, Any]:
-        (found,) = self._process({"suite": "probe", "seconds": 0.02 if self.chosen.quick else 0.3}, 1)
-        return {**found, "name": processor_name()}
+    def _probe(self) -> tuple[dict[str, Any], dict[str, str]]:
+        seconds = 0.05 if self.chosen.quick else 0.5
+        job = {"suite": "probe", "seconds": seconds, "turns": 1, "busy": self.chosen.busy}
+        found = self._process(job, 1)
+        if not found:
+            raise SystemExit(f"the machine could not be probed: {self.last_words}")
+        return {**found[0]["machine"], "name": processor_name()}, found[0]["versions"]
 
     def suite(self, name: str) -> Suite:
         threads = max(2, self.chosen.threads) if name == "threads" else self.chosen.threads
@@ -104,7 +108,7 @@ class Runner:
             with self.console.status(f"{name}: {titles}"):
                 results += self._measured(name, group, threads)
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        return Suite(name, results, self.machine, versions(), threads, date)
+        return Suite(name, results, self.machine, self.versions, threads, date)
 
     def _groups(self, name: str) -> Iterator[list[Row]]:
         rows = select(name, self.chosen.keys)
@@ -142,9 +146,14 @@ class Runner:
             with errors.open("w") as stream:
                 try:
                     done = subprocess.run(
-                        command, cwd=ROOT, env=environment(cores), stdout=stream, stderr=stream, timeout=PATIENCE,
+                        command,
+                        cwd=ROOT,
+                        env=environment(cores, job["suite"]),
+                        stdout=stream,
+                        stderr=stream,
+                        timeout=PATIENCE,
                         preexec_fn=lambda: os.sched_setaffinity(0, self.allowed[-cores:]),
-                    )  # fmt: skip
+                    )
                     self.last_words = f"the process ended with {done.returncode}: {tail(errors)}"
                 except subprocess.TimeoutExpired:
                     self.last_words = f"no result within {PATIENCE} s"
@@ -153,8 +162,12 @@ class Runner:
             return [json.loads(line) for line in results.read_text().splitlines()]
 
 
-def environment(threads: int) -> dict[str, str]:
-    """Libraries read how many threads they may have before the first line of Python runs."""
+def environment(threads: int, suite: str) -> dict[str, str]:
+    """Libraries read how many threads they may have before the first line of Python runs.
+
+    Functions of large arrays are measured with an allocator that keeps its memory: some libraries take a new array
+    for each result, and the time would go to the system's clearing of pages.
+    """
     count = str(threads)
     single = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" if threads == 1 else ""
     return {
@@ -165,6 +178,7 @@ def environment(threads: int) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": single,
         "PYTHONWARNINGS": "ignore",
+        **(KEEP_MEMORY if suite == "stream" else {}),
     }
 
 

@@ -18,7 +18,7 @@ import numpy as np
 Call = Callable[[], object]
 
 TURN_SECONDS = 0.03
-SHORT = 20e-6  # calls shorter than this are timed in groups
+SHORT = 50e-6  # calls shorter than this are timed in groups
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 import numpy as np
 
+from benchmarks.measure import Effort, interleave
 from ingot.compiler.target import Target
 from ingot.runtime.storage import address_of, aligned_empty
 
@@ -49,46 +49,40 @@ class Machine:
         return (2 * both / level.copy + (read - both) / level.read + (written - both) / level.copy) / 1e9
 
 
-def measure(seconds: float = 0.15) -> Machine:
-    """Probe this machine; `seconds` for each of the numbers."""
+def measure(effort: Effort) -> Machine:
+    """Probe this machine; the effort is for each of the numbers."""
     kernels = _kernels()
     target = Target.host()
     chains = _chains(target)
     operations = 2.0 * chains * target.lanes(_LANES_BYTES) * _FMA_ROUNDS
-    fma = operations / _best(lambda: kernels.fma(_FMA_ROUNDS), seconds) / 1e9
+    fma = operations / _best(lambda: kernels.fma(_FMA_ROUNDS), effort) / 1e9
     sizes = {
         "L1": target.l1_bytes // 2,
         "L2": target.l2_bytes // 2,
         "L3": max(2 * target.l2_bytes, min(target.l3_bytes // 4, 8 << 20)),
         "memory": max(128 << 20, 4 * target.l3_bytes),
     }
-    return Machine(fma, tuple(_bandwidth(kernels, where, size, seconds) for where, size in sizes.items()))
+    return Machine(fma, tuple(_bandwidth(kernels, where, size, effort) for where, size in sizes.items()))
 
 
-def _bandwidth(kernels: _Kernels, where: str, size: int, seconds: float) -> Bandwidth:
+def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Bandwidth:
     half = size // 2
     data, other = (aligned_empty((n,), np.dtype(np.uint8), n) for n in (size, half))
     data[:], other[:] = 1, 1
     step = _UNROLL * Target.host().vector_bytes
     repeats = max(1, (1 << 22) // size)
     vectors = size // step
-    read = _best(lambda: kernels.read(address_of(data), vectors, repeats), seconds)
+    read = _best(lambda: kernels.read(address_of(data), vectors, repeats), effort)
     copies = [
-        _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), seconds)
+        _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), effort)
         for copy in (kernels.copy, kernels.copy_past_caches)
     ]
     once_read, once_copied = vectors * step, 2 * (vectors // 2) * step
     return Bandwidth(where, size, once_read * repeats / read / 1e9, once_copied * repeats / min(copies) / 1e9)
 
 
-def _best(call: Callable[[], object], seconds: float) -> float:
-    call()
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-    return best
+def _best(call: Callable[[], object], effort: Effort) -> float:
+    return interleave({"probe": call}, effort)["probe"].best
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks import plot
@@ -108,7 +109,18 @@ def summary(suite: Suite) -> str:
     missing = len(suite.rows) - len(ratios)
     text = f"Geometric mean of the ratios to the best peer: {mean:.2f} over {len(ratios)} rows; "
     text += f"lowest {slowest.ratio:.2f} ({slowest.title})."
+    text += f" To each: {', '.join(f'{name} {mean:.2f}' for name, mean in _means(suite).items())}."
     return text + (f" {missing} without a ratio." if missing else "")
+
+
+def _means(suite: Suite) -> dict[str, float]:
+    """The geometric mean of the ratios to each peer, over the rows in which both ran."""
+    found: dict[str, list[float]] = {}
+    for row in suite.rows:
+        if row.ours:
+            for name, peer in row.peers.items():
+                found.setdefault(name, []).append(peer.best / row.ours.best)
+    return {name: geometric_mean(ratios) or 0.0 for name, ratios in found.items()}
 
 
 def failures(suite: Suite) -> list[str]:
@@ -138,7 +150,7 @@ def describe_machine(suite: Suite) -> str:
 
 def show(suite: Suite, console: Console) -> None:
     header, body = table_of(suite)
-    table = Table(title=TITLES[suite.name], title_justify="left")
+    table = Table(title=escape(TITLES[suite.name]), title_justify="left")
     for number, name in enumerate(header):
         table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
     for cells in body:

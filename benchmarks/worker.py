@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import probe, rows
+from benchmarks import peers, probe, rows
 from benchmarks.measure import Effort
 from benchmarks.probe import Bandwidth, Machine
 from benchmarks.results import Result
@@ -36,10 +36,10 @@ RUNNERS: dict[str, Callable[[Any, Setting], Result]] = {
 def main(job_path: str, results_path: str) -> None:
     job = json.loads(Path(job_path).read_text())
     results = Path(results_path)
-    if job["suite"] == "probe":
-        results.write_text(json.dumps(asdict(probe.measure(job["seconds"]))))
-        return
     effort = Effort(job["seconds"], job["turns"], job["busy"])
+    if job["suite"] == "probe":
+        results.write_text(json.dumps({"machine": asdict(probe.measure(effort)), "versions": peers.versions()}))
+        return
     setting = Setting(job["threads"], effort, job["slow"], machine_of(job["machine"]), job["profile"])
     with results.open("a") as file:
         for row in rows.select(job["suite"], job["keys"]):

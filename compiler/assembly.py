@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ingot.compiler.fusion.epilogues import absorb
 from ingot.compiler.fusion.partition import FusionPlan, KernelStep, LoopStep, RegionStep, Step, partition
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.graph import Graph, Input, input_of, results_of
+from ingot.compiler.ir.graph import Graph, Input, Value, input_of, results_of
 from ingot.compiler.ir.loops import Alloc, Call, For, Statement, View
 from ingot.compiler.ir.scalar import Buffer, IndexValue, Load, apply
 from ingot.compiler.ir.symbolic import Dim
@@ -23,7 +24,9 @@ from ingot.compiler.ir.types import row_major_strides
 from ingot.compiler.memory.arena import Arena, Request, plan_arena
 from ingot.compiler.ops.base import Condition, Op
 from ingot.compiler.ops.control import If, Scan, While
+from ingot.compiler.schedule.epilogue import finishing
 from ingot.compiler.schedule.result import Scheduled
+from ingot.compiler.target import Target
 from ingot.runtime.abi import Failure
 
 Schedule = Callable[[Kernel], Scheduled]
@@ -55,10 +58,15 @@ class Assembly:
 
 
 def assemble(
-    graph: Graph, schedule: Schedule, fuse: bool = True, conditions: Sequence[Condition] = ()
+    graph: Graph,
+    schedule: Schedule,
+    fuse: bool = True,
+    conditions: Sequence[Condition] = (),
+    target: Target | None = None,
 ) -> Assembly:
-    """The program of a graph. `conditions` on its dims are checked at each call, before anything runs."""
-    return _Assembler(schedule, fuse).program(graph, conditions)
+    """The program of a graph. `conditions` on its dims are checked at each call, before anything runs. `schedule`
+    makes loops of kernels; `target` is for ops that bring their own."""
+    return _Assembler(schedule, fuse, target or Target.host()).program(graph, conditions)
 
 
 def conditions_of(graph: Graph) -> tuple[Condition, ...]:
@@ -97,8 +105,9 @@ class _Work:
 
 
 class _Assembler:
-    def __init__(self, schedule: Schedule, fuse: bool) -> None:
+    def __init__(self, schedule: Schedule, fuse: bool, target: Target) -> None:
         self.schedule = schedule
+        self.target = target
         self.fuse = fuse
         self.kernels: list[PlacedKernel] = []
         self.plans: list[tuple[str, FusionPlan]] = []
@@ -106,7 +115,7 @@ class _Assembler:
         self.names: dict[str, int] = {}
 
     def program(self, graph: Graph, conditions: Sequence[Condition] = ()) -> Assembly:
-        plan = partition(graph, fuse=self.fuse)
+        plan = self._plan(graph)
         self.plans.append((graph.name, plan))
         roles = ("argument", "state", "constant")
         inputs = [v for role in roles for v in graph.inputs if input_of(v).role == role]
@@ -118,6 +127,10 @@ class _Assembler:
         checks = [_check(c) for c in dict.fromkeys((*conditions, *conditions_of(graph)))]
         entry = loops.Function("entry", (*parameters, *outputs), (*checks, *statements))
         return Assembly(entry, arena.total, tuple(self.kernels), tuple(self.plans), tuple(self.notes), arena)
+
+    def _plan(self, graph: Graph) -> FusionPlan:
+        plan = partition(graph, fuse=self.fuse)
+        return absorb(plan) if self.fuse else plan
 
     # --- memory ------------------------------------------------------------------------------------
 
@@ -236,18 +249,31 @@ class _Assembler:
     def _loops(self, step: LoopStep) -> _Work:
         op = step.value.op
         assert isinstance(op, Op)
-        inputs = tuple(Buffer(f"x{n}", b.dtype, b.shape) for n, b in enumerate(step.inputs))
-        outputs = tuple(Buffer(f"y{n}", b.dtype, b.shape) for n, b in enumerate(step.outputs))
-        function = loops.Function(self._unique(step.name), (*inputs, *outputs), op.loops(outputs, inputs))
-        source = (str(step.value.source),) if step.value.source else ()
-        self.kernels.append(
-            PlacedKernel(function.name, "loops", f"{op.name} has its own loops", {}, (op.name,), source)
-        )
+        reads = dict.fromkeys(step.inputs)
+        if step.epilogue is not None:
+            reads |= dict.fromkeys(b for b in step.epilogue.step.kernel.inputs if b is not step.epilogue.result)
+        parameters = {b: Buffer(f"x{n}", b.dtype, b.shape) for n, b in enumerate(reads)}
+        parameters |= {b: Buffer(f"y{n}", b.dtype, b.shape) for n, b in enumerate(step.outputs)}
+        inputs = tuple(parameters[b] for b in step.inputs)
+        values: tuple[Value, ...] = (step.value,)
+        if step.epilogue is None:
+            own = op.loops_for(self.target, tuple(parameters[b] for b in step.outputs), inputs)
+        else:
+            values = (*values, *step.epilogue.step.values)
+            finish = finishing(step.epilogue.step.kernel, step.epilogue.result, parameters)
+            own = op.loops_for(self.target, (step.epilogue.result,), inputs, finish)
+        function = loops.Function(self._unique(step.name), (*parameters.values(), *own.scratch), own.body)
+        ops = tuple(v.op.name for v in values)  # type: ignore[attr-defined]
+        sources = tuple(dict.fromkeys(str(v.source) for v in values if v.source))
+        reason = f"{op.name} has its own loops"
+        self.kernels.append(PlacedKernel(function.name, "loops", reason, own.decisions, ops, sources))
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
-            return [Call(function, (*step.inputs, *step.outputs))]
+            allocated: list[Statement] = [Alloc(b, offsets[b]) for b in own.scratch]
+            return [*allocated, Call(function, (*parameters, *own.scratch))]
 
-        return _Work(set(step.inputs), list(step.outputs), [], (), emit)
+        scratch: list[tuple[object, Dim]] = [(b, b.type.bytes) for b in own.scratch]
+        return _Work(set(reads), list(step.outputs), scratch, (), emit)
 
     def _copy(self, pairs: Iterable[tuple[Buffer, Buffer]], name: str) -> _Work:
         """One kernel that copies each source to its target."""
@@ -279,7 +305,7 @@ class _Assembler:
                 raise NotImplementedError(f"no assembly for regions of {op}")
 
     def _inner(self, graph: Graph) -> _Inner:
-        plan = partition(graph, fuse=self.fuse)
+        plan = self._plan(graph)
         self.plans.append((graph.name, plan))
         work = [self._work(step) for step in plan.steps]
         given = {plan.buffers[v] for v in graph.inputs} | set(plan.outputs)

@@ -39,11 +39,13 @@ class Code(Enum):
     BAD_TYPE_ARGUMENT = Entry(
         "E106", "an argument type is not a type", "write types like ingot.f32[64, 784] or give an example array"
     )
-    ARGUMENT_COUNT = Entry("E107", "the number of argument types does not fit the function", "give one type per argument")
-    BAD_INDEX = Entry(
-        "E108", "this index is not supported", "index with ints, slices, None, ... and integer tensors"
+    ARGUMENT_COUNT = Entry(
+        "E107", "the number of argument types does not fit the function", "give one type per argument"
     )
-    IMMUTABLE_TENSOR = Entry("E109", "tensors cannot be assigned to", "use ingot.where, x.scatter_elements(...) or build a new tensor")
+    BAD_INDEX = Entry("E108", "this index is not supported", "index with ints, slices, None, ... and integer tensors")
+    IMMUTABLE_TENSOR = Entry(
+        "E109", "tensors cannot be assigned to", "use ingot.where, x.scatter_elements(...) or build a new tensor"
+    )
     SYMBOLIC_LENGTH = Entry(
         "E110", "the length of this axis is not known while tracing", "use ingot.scan to loop over a symbolic axis"
     )
@@ -51,13 +53,19 @@ class Code(Enum):
         "E111", "the gradient passes through ops that have none", "use ingot.stop_gradient around them"
     )
     GRADIENT_OF_NON_SCALAR = Entry(
-        "E112", "the gradient of a tensor that is not a float scalar", "sum or mean it first, or use ingot.vjp or ingot.jacobian"
+        "E112",
+        "the gradient of a tensor that is not a float scalar",
+        "sum or mean it first, or use ingot.vjp or ingot.jacobian",
     )
     TOO_LARGE = Entry("E113", "a tensor is too large", "check the shape; sizes are limited to 2^47 bytes")
-    MEMORY_BUDGET = Entry("E114", "the memory budget cannot be met", "raise memory_budget to the smallest size named above")
+    MEMORY_BUDGET = Entry(
+        "E114", "the memory budget cannot be met", "raise memory_budget to the smallest size named above"
+    )
     UNKNOWN_TARGET = Entry("E115", "unknown target", "`ingot targets` lists them")
     BAD_OPTION = Entry("E116", "no such option, or a value it does not take", "the options are fields of ingot.Options")
-    BAD_CHECKPOINT = Entry("E117", "the checkpoint does not fit this trainer", "load it into the model it was saved from")
+    BAD_CHECKPOINT = Entry(
+        "E117", "the checkpoint does not fit this trainer", "load it into the model it was saved from"
+    )
     NOT_FINITE = Entry("E118", "a value that is not finite appeared", "the op named above made it from finite inputs")
     DIM_CONFLICT = Entry(
         "E119", "one dim name stands for two sizes or bounds", "use different names, or equal sizes and bounds"
@@ -66,7 +74,9 @@ class Code(Enum):
     NO_TENSOR_ARGUMENT = Entry(
         "E121", "this needs at least one traced tensor", "call it inside a function that is being compiled"
     )
-    BRANCH_TYPES = Entry("E122", "branches or loop bodies give different types", "make both sides give the same shapes and element types")
+    BRANCH_TYPES = Entry(
+        "E122", "branches or loop bodies give different types", "make both sides give the same shapes and element types"
+    )
     UNDETERMINED_DIM = Entry(
         "E123", "no argument determines a dim", 'give each name an axis of its own, for instance ingot.f32["n"]'
     )

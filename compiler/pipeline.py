@@ -44,6 +44,7 @@ from ingot.compiler.passes.prepack import Prepack
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
+from ingot.compiler.passes.winograd import Winograd
 from ingot.compiler.report import build_report
 from ingot.compiler.schedule.choose import schedule
 from ingot.compiler.target import Target
@@ -59,6 +60,7 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
+    Winograd(),  # convolutions are final: norms are in the weights, gradients are convolutions too
     Prepack(),  # last of the rewrites: nothing after it looks at contractions
     Invariants(),  # the rearranging of captured weights leaves loops
 )
@@ -93,7 +95,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     split = split_constants(optimised, options.fold_elements)
     dumper.graph("constants", split.main)
     assembly = assemble(
-        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph)
+        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph), target
     )
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
@@ -118,6 +120,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:
     """The graph after all passes (those after `start`)."""
+    target = _target(options)
     names = [p.name for p in PASSES]
     first = 0 if start in (None, "import") else names.index(start) + 1  # type: ignore[arg-type]
     if dumper:
@@ -125,7 +128,7 @@ def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, st
     for step in PASSES[first:]:
         if options.passes is not None and step.name not in options.passes:
             continue
-        graph = step(graph)
+        graph = step.configured(options, target)(graph)
         if options.verify:
             verify_graph(graph)
         if dumper:
@@ -335,7 +338,7 @@ def bisect(
 
     current = graph
     for step in PASSES:
-        current = step(current)
+        current = step.configured(options, _target(options))(current)
         found = differs(step.name, run_graph(current, inputs))
         if found:
             return found

@@ -19,12 +19,14 @@ TIME = 2 * LENGTH  # the last digit of the answer is never an input
 
 
 class GPT(nn.Module):
-    def __init__(self):
-        self.tokens = nn.Embedding(TOKENS, WIDTH)
-        self.places = nn.Embedding(TIME, WIDTH)
-        self.blocks = nn.Sequential(*(nn.TransformerBlock(WIDTH, HEADS, causal=True) for _ in range(LAYERS)))
+    def __init__(self, seed: int = 0):
+        source = np.random.default_rng(seed)  # one source for all layers, so that no two begin alike
+        self.tokens = nn.Embedding(TOKENS, WIDTH, generator=source)
+        self.places = nn.Embedding(TIME, WIDTH, generator=source)
+        blocks = [nn.TransformerBlock(WIDTH, HEADS, causal=True, generator=source) for _ in range(LAYERS)]
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, TOKENS, bias=False)
+        self.head = nn.Linear(WIDTH, TOKENS, bias=False, generator=source)
 
     def forward(self, tokens):
         """Scores of the token after each of `tokens`."""

@@ -23,6 +23,7 @@ import ingot
 from ingot.compiler import pipeline, target
 from ingot.compiler.errors import IngotError
 from ingot.compiler.ir.types import DTYPES, TensorType
+from ingot.compiler.options import Options
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.api import CompiledFunction
 from ingot.frontends.dsl.module import Module
@@ -77,21 +78,38 @@ def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType
     return model, types
 
 
+def options_of(arguments: argparse.Namespace) -> Options:
+    chosen = Options.from_environment().with_(threads=arguments.threads, target=arguments.target)
+    if arguments.dump_ir:
+        chosen = chosen.with_(dump=arguments.dump_ir)
+    if arguments.no_fusion:
+        chosen = chosen.with_(fuse=False)
+    if arguments.memory_budget:
+        chosen = chosen.with_(memory_budget=arguments.memory_budget)
+    return chosen
+
+
 def compiled(arguments: argparse.Namespace) -> Any:
+    """An executable of this process."""
     if arguments.model.endswith(".ingot"):
         return ingot.load(arguments.model, threads=arguments.threads)
-    choices: dict[str, Any] = {"threads": arguments.threads, "target": arguments.target}
-    if arguments.dump_ir:
-        choices["dump"] = arguments.dump_ir
-    if arguments.no_fusion:
-        choices["fuse"] = False
-    if arguments.memory_budget:
-        choices["memory_budget"] = arguments.memory_budget
+    options = options_of(arguments)
     if arguments.model.endswith(".graph"):
-        resumed = pipeline.resume(arguments.model, ingot.Options.from_environment().with_(**choices))
-        return Executable(resumed.program, arguments.threads)
+        return Executable(pipeline.resume(arguments.model, options).program, arguments.threads)
     model, types = model_and_types(arguments)
-    return ingot.compile(model, *types, **choices)
+    return ingot.compile(model, *types, options=options)
+
+
+def program_of(arguments: argparse.Namespace) -> Any:
+    """What can be saved: also a program for another machine, which cannot become an executable here."""
+    options = options_of(arguments)
+    if arguments.model.endswith(".graph"):
+        return pipeline.resume(arguments.model, options).program
+    model, types = model_and_types(arguments)
+    if hasattr(model, "compile_for"):
+        return ingot.compile(model, *types, options=options)
+    traced = functions.trace(model.eval() if isinstance(model, Module) else model, types)
+    return pipeline.compile_graph(traced.graph, options).program
 
 
 def inputs_for(executable: Any, arguments: argparse.Namespace) -> dict[str, np.ndarray]:
@@ -134,9 +152,9 @@ def random_array(generator: np.random.Generator, shape: Sequence[int], dtype: np
 
 def command_compile(arguments: argparse.Namespace) -> None:
     started = time.perf_counter()
-    executable = compiled(arguments)
+    program = program_of(arguments)
     output = arguments.output or str(Path(arguments.model.split(":")[0]).with_suffix(".ingot"))
-    executable.save(output)
+    program.save(output)
     print(f"wrote {output} ({Path(output).stat().st_size} bytes) in {time.perf_counter() - started:.2f} s")
 
 

@@ -25,9 +25,10 @@ from ingot.compiler.ir.types import type_of
 PATIENCE = 900  # seconds for one process
 
 
-def once(what: str, suite: str, key: str, who: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def once(what: str, row: Row, who: str, setting: Setting, environment: Mapping[str, str]) -> dict[str, Any]:
     """What `benchmarks.once` reports from a process of its own; {"failure": ...} when it does not."""
-    command = [sys.executable, "-m", "benchmarks.once", what, suite, key, who]
+    clock = "processor" if setting.effort.busy else "wall"
+    command = [sys.executable, "-m", "benchmarks.once", what, what, row.key, who, clock]
     try:
         done = subprocess.run(
             command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=PATIENCE
@@ -47,15 +48,16 @@ def run_compile(row: Inference | Training, setting: Setting) -> Result:
     result = Result(row.key, row.title)
     with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
         for state in ("cold", "warm"):
-            found = once("compile", "compile", row.key, "ingot", {"INGOT_CACHE_DIR": folder})
+            found = once("compile", row, "ingot", setting, {"INGOT_CACHE_DIR": folder})
             result.failure = result.failure or found.get("failure", "")
             result.values[f"Ingot {state} s"] = found.get("compile")
             result.values[f"first call {state} ms"] = _thousand(found.get("first"))
             result.values.setdefault("kernels", found.get("kernels"))
+            result.values.setdefault("import s", found.get("import"))
     names = ["torch.compile"] if setting.slow else []
     names += ["JAX"] if isinstance(row, Training) else ["ONNX Runtime", "OpenVINO"]
     for name in names:
-        found = once("compile", "compile", row.key, name, {})
+        found = once("compile", row, name, setting, {})
         if "failure" not in found:
             result.values[f"{name} s"] = found["compile"] + found["first"]
     return result
@@ -73,8 +75,8 @@ def run_memory(row: Training, setting: Setting) -> Result:
     torch's process grows by is measured, with an allocator that returns memory at once."""
     result = Result(row.key, row.title)
     prompt = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
-    ours = once("memory", "memory", row.key, "ingot", prompt)
-    theirs = once("memory", "memory", row.key, "torch", prompt) if peers.TorchEager.installed() else {}
+    ours = once("memory", row, "ingot", setting, prompt)
+    theirs = once("memory", row, "torch", setting, prompt) if peers.TorchEager.installed() else {}
     result.failure = ours.get("failure", "")
     result.values = {
         "Ingot arena MB": ours.get("arena"),

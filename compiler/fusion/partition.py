@@ -53,13 +53,22 @@ class KernelStep:
 
 
 @dataclass(frozen=True)
+class Epilogue:
+    """An elementwise kernel that goes on, element by element, from a result that is not stored."""
+
+    result: Buffer
+    step: KernelStep
+
+
+@dataclass(frozen=True)
 class LoopStep:
-    """An op that brings its own loops."""
+    """An op that brings its own loops, and the kernel that these go on with, if there is one."""
 
     name: str
     value: Value
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
+    epilogue: Epilogue | None = None
 
 
 @dataclass(frozen=True)

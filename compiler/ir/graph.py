@@ -203,6 +203,11 @@ class Builder:
         return value
 
 
+def declare_inputs(graph: Graph, builder: Builder) -> dict[Value, Value]:
+    """The graph's inputs, declared again in `builder`: old value -> new value."""
+    return {v: builder.input(input_of(v).name, v.tensor, input_of(v).role, v.source) for v in graph.inputs}
+
+
 def replay(
     graph: Graph, builder: Builder, mapping: dict[Value, Value] | None = None, keep_inputs: bool = True
 ) -> Graph:

@@ -85,9 +85,7 @@ class InlineReader:
 
 def axes(shape: tuple[Dim, ...], names: str = "ijklmnopqrstuvwxyz") -> tuple[Dim, ...]:
     """One fresh variable per dim, ranging over it. A dim of extent 1 has only the index 0."""
-    return tuple(
-        0 if dim == 1 else symbolic.Variable(names[n % len(names)], 0, dim - 1) for n, dim in enumerate(shape)
-    )
+    return tuple(0 if dim == 1 else symbolic.Variable(names[n % len(names)], 0, dim - 1) for n, dim in enumerate(shape))
 
 
 def reduction(combiner: str, shape: tuple[Dim, ...], body: Callable[..., Scalar]) -> Scalar:

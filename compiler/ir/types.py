@@ -70,9 +70,7 @@ i8, i16, i32, i64 = (DType(f"i{b}", "int", b) for b in (8, 16, 32, 64))
 u8, u16, u32, u64 = (DType(f"u{b}", "uint", b) for b in (8, 16, 32, 64))
 boolean = DType("bool", "bool", 8)
 
-DTYPES: dict[str, DType] = {
-    t.name: t for t in (f64, f32, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, boolean)
-}
+DTYPES: dict[str, DType] = {t.name: t for t in (f64, f32, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, boolean)}
 _BY_NUMPY: dict[np.dtype, DType] = {t.numpy: t for t in DTYPES.values()}
 
 

@@ -18,6 +18,7 @@ from ingot.compiler.ops import (
     random,
     reduction,
     structure,
+    winograd,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "random",
     "reduction",
     "structure",
+    "winograd",
 ]

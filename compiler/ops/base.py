@@ -23,24 +23,42 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Value
-from ingot.compiler.ir.loops import Statement
+from ingot.compiler.ir.loops import Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, TupleType, Type
-
+from ingot.compiler.target import Target
 
 # differentiate(graph, wrt) -> graph: inputs are the graph's and one cotangent per output; outputs are the
 # cotangents of the inputs numbered by `wrt`. Given to control flow, so that ops need not import autodiff.
 Differentiate = Callable[[Graph, Sequence[int]], Graph]
+
+
+# finish(buffer, index, value): the statements that follow when the element at `index` of an op's result is known.
+# They belong to the lanes and the block in which the value was computed.
+Finish = Callable[[Buffer, tuple[Dim, ...], Scalar], Sequence[Statement]]
+
+
+def store_result(buffer: Buffer, index: tuple[Dim, ...], value: Scalar) -> Sequence[Statement]:
+    return (Store(buffer, index, value),)
+
+
+@dataclass(frozen=True)
+class OwnLoops:
+    """The loops of an op for one machine; `scratch` are buffers that the caller provides, uninitialised."""
+
+    body: tuple[Statement, ...]
+    scratch: tuple[Buffer, ...] = ()
+    decisions: Mapping[str, object] = field(default_factory=dict)
 
 
 class OpTypeError(TypeError):
@@ -89,6 +107,8 @@ class Op(ABC):
     cheap: ClassVar[bool] = True  # costs about as much as reading its operands again: may be recomputed
     rereads: ClassVar[bool] = False  # reads elements of its operands many times (matmul, convolution, gather)
     movement: ClassVar[bool] = False  # copies elements without arithmetic: never costs more than the copy
+    prepares: ClassVar[bool] = False  # arranges a weight for a kernel: always folded, however large the result
+    takes_epilogue: ClassVar[bool] = False  # its loops can go on with what follows elementwise
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     def __init_subclass__(cls, abstract: bool = False, **keywords: Any) -> None:
@@ -125,6 +145,13 @@ class Op(ABC):
 
     def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
         raise NotImplementedError
+
+    def loops_for(
+        self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
+    ) -> OwnLoops:
+        """The loops for a machine, where they differ from one machine to another. An op that `takes_epilogue` hands
+        each element of its result to `finish` instead of storing it."""
+        return OwnLoops(self.loops(outputs, inputs))
 
     @property
     def regions(self) -> tuple[Graph, ...]:

@@ -279,4 +279,3 @@ def _region(function: Any, count: int, shapes: Sequence[tuple[int, ...]] | None 
     shapes = shapes or ((3, 2),) * count
     args = [Node(builder, builder.input(f"x{n}", f64[shape])) for n, shape in enumerate(shapes)]
     return Graph("region", builder.inputs, tuple(y.value for y in function(*args)))
-

@@ -72,7 +72,9 @@ class CustomGradient(Op):
 
     def infer(self, *types: TensorType) -> TupleType:
         if [v.type for v in self.forward.inputs] != list(types):
-            raise OpTypeError(f"custom_gradient: its function takes {[v.type for v in self.forward.inputs]}, not {list(types)}")
+            raise OpTypeError(
+                f"custom_gradient: its function takes {[v.type for v in self.forward.inputs]}, not {list(types)}"
+            )
         found = [v.type for v in self.backward.outputs]
         if found != list(types):
             raise OpTypeError(f"custom_gradient: the gradient rule gives {found}; it must give {list(types)}")

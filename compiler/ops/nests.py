@@ -34,6 +34,32 @@ def loop(extent: Dim, body: Callable[[Dim], Sequence[Statement]], kind: LoopKind
     return For(variable, extent, tuple(body(variable)), kind)
 
 
+def repeat(
+    extent: Dim, body: Callable[[Dim], Sequence[Statement]], kind: LoopKind = "serial"
+) -> tuple[Statement, ...]:
+    """A loop over a fresh variable; over one element it is no loop, over none it is nothing."""
+    if extent == 0:
+        return ()
+    if extent == 1:
+        return tuple(body(0))
+    return (loop(extent, body, kind),)
+
+
+def vectors(
+    extent: Dim, width: int, body: Callable[[Dim, Dim], Sequence[Statement]], kind: LoopKind = "serial"
+) -> tuple[Statement, ...]:
+    """`body(place, lane)` for every place below the extent, in vectors; the lanes of the last one are masked."""
+
+    def lanes(start: Dim, count: Dim) -> tuple[Statement, ...]:
+        if count == 0:
+            return ()
+        lane = symbolic.Variable("l", 0, count - 1)
+        return (For(lane, count, tuple(body(start + lane, lane)), "vector", width),)
+
+    whole = extent // width
+    return (*repeat(whole, lambda v: lanes(v * width, width), kind), *lanes(whole * width, extent - whole * width))
+
+
 def parallel_columns(
     outer: Dim, inner: Dim, body: Callable[[Dim, Dim, Dim, int], Sequence[Statement]]
 ) -> tuple[Statement, ...]:

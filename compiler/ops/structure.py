@@ -149,9 +149,7 @@ class Reshape(Op):
 
     def conditions(self, x: TensorType) -> tuple[Condition, ...]:
         size = symbolic.product(self.shape)
-        message = (
-            f"reshape: {shape_text(x.shape)} has {x.size} elements, {shape_text(self.shape)} has {size}"
-        )
+        message = f"reshape: {shape_text(x.shape)} has {x.size} elements, {shape_text(self.shape)} has {size}"
         return (Condition(x.size, "eq", size, message),)
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
@@ -179,7 +177,6 @@ def reshape_index(index: tuple[Dim, ...], shape: tuple[Dim, ...], source: tuple[
     if 0 in shape:
         return (0,) * len(source)  # there is no element to find
     result: list[Dim] = []
-    n = 0
     for group, source_group in _matching_groups(shape, source):
         dims = [shape[g] for g in group]
         position: Dim = 0
@@ -189,13 +186,10 @@ def reshape_index(index: tuple[Dim, ...], shape: tuple[Dim, ...], source: tuple[
         for k, (stride, dim) in enumerate(zip(row_major_strides(source_dims), source_dims, strict=True)):
             part = position // stride if stride != 1 else position
             result.append(0 if dim == 1 else part if k == 0 else part % dim)
-        n += 1
     return tuple(result)
 
 
-def _matching_groups(
-    shape: tuple[Dim, ...], source: tuple[Dim, ...]
-) -> Iterator[tuple[list[int], list[int]]]:
+def _matching_groups(shape: tuple[Dim, ...], source: tuple[Dim, ...]) -> Iterator[tuple[list[int], list[int]]]:
     """Pair the shortest runs of dims with equal products, left to right."""
     a = b = 0
     while a < len(shape) or b < len(source):

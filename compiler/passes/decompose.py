@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
-from ingot.compiler.ir.graph import Builder, Graph, Input, Value, input_of
+from ingot.compiler.ir.graph import Builder, Graph, Value, declare_inputs
 from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.structure import Get
 from ingot.compiler.passes.rewriting import Pass
@@ -33,10 +33,8 @@ class Decompose(Pass):
 
     def _once(self, graph: Graph) -> Graph:
         builder = Builder()
-        made: dict[Value, Value] = {}
+        made = declare_inputs(graph, builder)
         parts: dict[Value, tuple[Value, ...]] = {}
-        for value in graph.inputs:
-            made[value] = builder.input(input_of(value).name, value.tensor, input_of(value).role, value.source)
         for value in graph.body:
             op = value.op
             assert isinstance(op, Op)
@@ -60,12 +58,10 @@ def in_regions(graph: Graph, transform: Callable[[Graph], Graph]) -> Graph:
     if not any(isinstance(v.op, Op) and v.op.regions for v in graph.body):
         return graph
     builder = Builder()
-    made: dict[Value, Value] = {}
-    for value in graph.inputs:
-        made[value] = builder.input(input_of(value).name, value.tensor, input_of(value).role, value.source)
+    made = declare_inputs(graph, builder)
     for value in graph.body:
         op = value.op
-        assert isinstance(op, Op) and not isinstance(op, Input)
+        assert isinstance(op, Op)
         if op.regions:
             changed = {
                 f.name: transform(getattr(op, f.name))  # type: ignore[arg-type]

@@ -4,7 +4,8 @@ The result is two graphs: a prologue from the given constants to folded ones, an
 folded ones as constants. Nothing is evaluated here, so weights never enter the IR, and a cached program can
 recompute its constants for other weights by running the prologue again.
 
-A value is folded when its result is not larger than `budget` elements or not larger than what it reads.
+A value is folded when its result is not larger than `budget` elements or not larger than what it reads, or when
+it prepares a weight for a kernel.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ def _rebuild(graph: Graph, builder: Builder, made: dict[Value, Value]) -> None:
             made[value] = builder.input(input_of(value).name, value.tensor, "constant", value.source)
     for value in graph.body:
         if value in needed:
-            made[value] = builder.emit(
-                value.op, *(made[a] for a in value.args), source=value.source, name=value.name
-            )
+            made[value] = builder.emit(value.op, *(made[a] for a in value.args), source=value.source, name=value.name)
 
 
 def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
@@ -91,8 +90,9 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
             continue
         size = value.tensor.size
         read = max((a.tensor.size for a in value.args), default=0)
-        assert isinstance(size, int) and isinstance(read, int)
-        if size > budget and size > read:
+        assert isinstance(size, int)
+        assert isinstance(read, int)
+        if size > budget and size > read and not op.prepares:
             reasons.append(f"{op.name} {value.type!r} is not folded: {size} elements is over the budget of {budget}")
             continue
         known.add(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ingot.compiler.ir.graph import Builder, Graph, Value, input_of, users_of
+from ingot.compiler.ir.graph import Builder, Graph, Value, declare_inputs, users_of
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.control import Scan, While
@@ -29,9 +29,7 @@ class Invariants(Pass):
         if not any(isinstance(v.op, Op) and v.op.regions for v in graph.body):
             return graph
         builder = Builder()
-        made: dict[Value, Value] = {
-            v: builder.input(input_of(v).name, v.tensor, input_of(v).role, v.source) for v in graph.inputs
-        }
+        made = declare_inputs(graph, builder)
         for value in graph.body:
             args = tuple(made[a] for a in value.args)
             if isinstance(value.op, Scan):
@@ -67,7 +65,7 @@ class Invariants(Pass):
             if inner in fixed:
                 outside[inner] = builder.emit(inner.op, *(outside[a] for a in inner.args), source=inner.source)
         inner_builder = Builder()
-        made = {v: inner_builder.input(input_of(v).name, v.tensor) for v in body.inputs}
+        made = declare_inputs(body, inner_builder)
         for number, item in enumerate(frontier):
             made[item] = inner_builder.input(f"invariant{number}", item.tensor)
         for inner in body.body:

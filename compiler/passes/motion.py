@@ -157,4 +157,3 @@ RULES: tuple[Callable[[Builder, Value], Value | None], ...] = (
     transpose_after_elementwise, broadcast_after_elementwise, transpose_of_broadcast, transposed_operand,
     transposed_result, reduce_of_transpose,
 )  # fmt: skip
-

@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Value, replay
 from ingot.compiler.ops.base import Op
+from ingot.compiler.options import Options
+from ingot.compiler.target import Target
 
 Rule = Callable[[Builder, Value], Value | None]
 
@@ -25,6 +27,10 @@ class Pass(ABC):
 
     name: ClassVar[str] = ""
     why_here: ClassVar[str] = ""
+
+    def configured(self, options: Options, target: Target) -> Pass:
+        """The pass as a compilation wants it; for passes whose choices depend on the machine or the user."""
+        return self
 
     @abstractmethod
     def __call__(self, graph: Graph) -> Graph: ...

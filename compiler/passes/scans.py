@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ingot.compiler.ir.graph import Builder, Graph, Value, input_of, users_of
+from ingot.compiler.ir.graph import Builder, Graph, Value, declare_inputs, users_of
 from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.control import Scan
@@ -41,7 +41,7 @@ def _merge(graph: Graph) -> Graph:
     scans = [v for v in graph.body if isinstance(v.op, Scan)]
     best = {a: max((b for b in scans if _extends(b, a)), key=lambda v: len(v.op.body.outputs)) for a in scans}
     builder = Builder()
-    made = _inputs(graph, builder)
+    made = declare_inputs(graph, builder)
     for value in graph.body:
         op = best[value].op if value in best else value.op
         made[value] = builder.emit(op, *(made[a] for a in value.args), source=value.source, name=value.name)
@@ -50,21 +50,16 @@ def _merge(graph: Graph) -> Graph:
 
 def _extends(large: Value, small: Value) -> bool:
     a, b = small.op, large.op
-    assert isinstance(a, Scan) and isinstance(b, Scan)
+    assert isinstance(a, Scan)
+    assert isinstance(b, Scan)
     same_loop = (a.carried, a.scanned, a.length, a.reverse) == (b.carried, b.scanned, b.length, b.reverse)
     prefix = b.body.outputs[: len(a.body.outputs)] == a.body.outputs
     return same_loop and small.args == large.args and a.body.inputs == b.body.inputs and prefix
 
 
-def _inputs(graph: Graph, builder: Builder) -> dict[Value, Value]:
-    return {
-        v: builder.input(input_of(v).name, v.tensor, input_of(v).role, v.source) for v in graph.inputs
-    }
-
-
 def _hoist_sums(graph: Graph) -> Graph:
     builder = Builder()
-    made = _inputs(graph, builder)
+    made = declare_inputs(graph, builder)
     parts: dict[Value, list[Value]] = {}
     for value in graph.body:
         builder.source = value.source
@@ -166,5 +161,3 @@ class _Hoist:
         time = next(letter for letter in "tTuUvVwW" if letter not in op.left + op.right + op.output)
         summed = replace(op, left=time + op.left, right=time + op.right)
         return self.builder.emit(summed, *parts)
-
-

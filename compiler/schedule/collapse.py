@@ -9,15 +9,15 @@ in a buffer whose second dim is exactly the extent of b. Nothing is divided: buf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import Statement, View
+from ingot.compiler.ir.loops import Alloc, For, If, Statement, View, While
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import dims_of, nodes
 from ingot.compiler.schedule.scalars import Rewriter
-from ingot.compiler.schedule.statements import loads_in, stores
+from ingot.compiler.schedule.statements import bound_buffers, loads_in, stores
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,32 @@ class Views:
             self.base[view] = root
         return self.made[buffer, first, last]
 
-    def declarations(self, body: Sequence[Statement]) -> tuple[View, ...]:
-        """The views that the body uses."""
+    def declared(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """The body with the views it uses: at its start, or behind the allocation of what they view."""
         used = {load.buffer for load in loads_in(body)} | {store.buffer for store in stores(body)}
-        return tuple(View(view, base) for view, base in self.base.items() if view in used)
+        views = [View(view, base) for view, base in self.base.items() if view in used]
+        inside = bound_buffers(tuple(body))
+        local = [view for view in views if view.base in inside]
+        return (*(view for view in views if view.base not in inside), *_behind_allocations(tuple(body), local))
+
+
+def _behind_allocations(body: tuple[Statement, ...], views: Sequence[View]) -> tuple[Statement, ...]:
+    if not views:
+        return body
+    result: list[Statement] = []
+    for statement in body:
+        match statement:
+            case For(body=inner) | While(body=inner):
+                statement = replace(statement, body=_behind_allocations(inner, views))
+            case If(then=then, otherwise=otherwise):
+                arms = _behind_allocations(then, views), _behind_allocations(otherwise, views)
+                statement = replace(statement, then=arms[0], otherwise=arms[1])
+            case _:
+                pass
+        result.append(statement)
+        if isinstance(statement, Alloc):
+            result += [view for view in views if view.base is statement.buffer]
+    return tuple(result)
 
 
 def collapse(points: Points, views: Views) -> Points:

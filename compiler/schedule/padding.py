@@ -10,14 +10,18 @@ that every value the operand can take is one element of a slightly larger buffer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Apply, Buffer, Cast, Const, IndexValue, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.schedule import scalars
+from ingot.compiler.ir.traverse import nodes
+from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.collapse import Points
+from ingot.compiler.schedule.form import ReductionForm
+
+ENOUGH_USES = 2  # uses of an element that pay for writing it to memory once more
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,36 @@ class Padded:
     operand: Load
     buffer: Buffer
     points: Points
+
+
+def without_padding(form: ReductionForm) -> tuple[ReductionForm, tuple[Padded, ...]]:
+    """The form with padded operands of its reductions read from padded buffers, where elements are used often."""
+    ranges = dict(zip((*form.kept, *form.reduced), (*form.kept_extents, *form.reduced_extents), strict=True))
+    made: dict[Scalar, Padded] = {}
+    for accumulation in form.accumulations:
+        for node in nodes(accumulation.body):
+            found = _worthwhile(node, ranges) if node not in made else None
+            if found is not None:
+                made[node] = found
+    if not made:
+        return form, ()
+
+    def replaced(node: Scalar) -> Scalar | None:
+        return made[node].operand if node in made else None
+
+    accumulations = tuple(replace(a, body=scalars.Rewriter(leaf=replaced).scalar(a.body)) for a in form.accumulations)
+    return replace(form, accumulations=accumulations), tuple(made.values())
+
+
+def _worthwhile(node: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
+    if not (isinstance(node, Apply) and node.function.name == "select"):
+        return None
+    mentioned = {v: extent for v, extent in ranges.items() if scalars.depends_on(node, v)}
+    found = padded(node, mentioned)
+    if found is None:
+        return None
+    uses = partition.estimate(symbolic.product(mentioned.values()))
+    return found if uses >= ENOUGH_USES * partition.estimate(found.buffer.type.size) else None
 
 
 def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:

@@ -11,14 +11,14 @@ Non-goal: deciding sizes; `recipes.contraction` decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, If, Prefetch, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.schedule import build, lanes, scalars, tile
+from ingot.compiler.schedule import build, lanes, partition, scalars, tile
 from ingot.compiler.schedule.form import ReductionForm
 from ingot.compiler.schedule.tile import Cover, Tile
 from ingot.compiler.target import Target
@@ -39,7 +39,8 @@ class ContractionTiles:
     chain: int  # most points of a chunk of the reduced axes (kc)
     pack_right: bool
     pack_left: bool
-    outer_blocks: tuple[tuple[int, int], ...] = ()  # (axis, steps of a block) of other axes that only rows have
+    outer_rows: tuple[tuple[int, int], ...] = ()  # (axis, steps of a block) of other axes that only rows have
+    outer_columns: tuple[tuple[int, int], ...] = ()  # the same of other axes that only columns have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
     unroll: int = UNROLL
     parallel: bool = True
@@ -57,6 +58,7 @@ class Contraction:
     left: Scalar
     right: Scalar
     row_axes: tuple[int, ...]  # kept axes that only the left factor mentions
+    column_axes: tuple[int, ...]  # kept axes that only the right factor mentions, the last kept one among them
 
 
 Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
@@ -84,9 +86,10 @@ class Block:
     number: Dim
     row_start: Dim
     rows: Cover
-    outer: tuple[tuple[Dim, Dim, Dim], ...]  # (variable, start, count) of further row axes
+    outer_rows: tuple[partition.Range, ...]  # of further row axes
     column_start: Dim
     columns: Cover
+    outer_columns: tuple[partition.Range, ...]  # of further column axes
     fixed: dict[Dim, Dim]
 
 
@@ -117,7 +120,7 @@ class PanelNest:
         sizes = [1] * len(self.form.kept)
         if self.tiles.row_axis >= 0:
             sizes[self.tiles.row_axis] = self.tiles.row_block
-        for axis, size in self.tiles.outer_blocks:
+        for axis, size in (*self.tiles.outer_rows, *self.tiles.outer_columns):
             sizes[axis] = size
         sizes[self.lane_axis] = self.tiles.column_block
         return sizes
@@ -135,7 +138,7 @@ class PanelNest:
         The last reduced axis is cut into steps, so that rows that are stored along it are packed by copying vectors.
         """
         panels = -(-self.tiles.row_block // self.tiles.rows)
-        outer = (size for _, size in self.tiles.outer_blocks)
+        outer = (size for _, size in self.tiles.outer_rows)
         *points, last = self._room()
         steps = self.tiles.left_steps
         shape = (*outer, panels, *points, -(-last // steps), self.tiles.rows, steps)
@@ -181,21 +184,21 @@ class PanelNest:
         if self.row is not None:
             row_number = place[tiles.row_axis]
             rows = tile.cover_block(extents[tiles.row_axis], row_number, tiles.row_block, heights)
-        covered = {tiles.row_axis, self.lane_axis, *(axis for axis, _ in tiles.outer_blocks)}
+        parts = [partition.part_of(*part) for part in zip(extents, place, self.sizes, strict=True)]
+        outer = (*tiles.outer_rows, *tiles.outer_columns)
+        covered = {tiles.row_axis, self.lane_axis, *(axis for axis, _ in outer)}
         return Block(
-            number,
-            row_number * tiles.row_block,
-            rows,
-            tuple(self._range(axis, place[axis]) for axis, _ in tiles.outer_blocks),
-            place[-1] * tiles.column_block,
-            tile.cover_block(extents[-1], place[-1], tiles.column_block, (self.columns, tiles.width), masked=True),
-            {v: place[n] for n, v in enumerate(self.form.kept) if n not in covered},
+            number=number,
+            row_start=row_number * tiles.row_block,
+            rows=rows,
+            outer_rows=tuple(parts[axis] for axis, _ in tiles.outer_rows),
+            column_start=place[-1] * tiles.column_block,
+            columns=tile.cover_block(
+                extents[-1], place[-1], tiles.column_block, (self.columns, tiles.width), masked=True
+            ),
+            outer_columns=tuple(parts[axis] for axis, _ in tiles.outer_columns),
+            fixed={v: place[n] for n, v in enumerate(self.form.kept) if n not in covered},
         )
-
-    def _range(self, axis: int, number: Dim) -> tuple[Dim, Dim, Dim]:
-        start = number * self.sizes[axis]
-        count = symbolic.minimum(self.sizes[axis], self.form.kept_extents[axis] - start)
-        return self.form.kept[axis], start, count
 
     def _chunks(self, block: Block) -> tuple[Statement, ...]:
         extents = self.form.reduced_extents
@@ -212,14 +215,29 @@ class PanelNest:
         return build.nest([f"c{n}" for n in range(len(counts))], counts, chunk)
 
     def _rows_and_panels(self, block: Block, chunk: Chunk) -> tuple[Statement, ...]:
-        result = list(self._pack_left(block, chunk))
-        for piece in block.columns.pieces:
+        def columns(*steps: Dim) -> list[Statement]:
+            here = replace(
+                block, fixed={**block.fixed, **self._outer_index(self.tiles.outer_columns, block.outer_columns, steps)}
+            )
+            result: list[Statement] = []
+            for piece in block.columns.pieces:
 
-            def panel(j: Dim, piece: tile.Piece = piece) -> list[Statement]:
-                return self._panel(block, chunk, block.column_start + piece.start + j * piece.size, piece.size)
+                def panel(j: Dim, piece: tile.Piece = piece) -> list[Statement]:
+                    return self._panel(here, chunk, block.column_start + piece.start + j * piece.size, piece.size)
 
-            result.extend(build.loop("j", piece.count, panel))
-        return tuple(result)
+                result.extend(build.loop("j", piece.count, panel))
+            return result
+
+        counts = [part.count for part in block.outer_columns]
+        return (*self._pack_left(block, chunk), *build.nest([f"j{n}" for n in range(len(counts))], counts, columns))
+
+    def _outer_index(
+        self, axes: Sequence[tuple[int, int]], parts: Sequence[partition.Range], steps: Sequence[Dim]
+    ) -> dict[Dim, Dim]:
+        """The variables of outer axes, some steps into the block."""
+        return {
+            self.form.kept[axis]: part.start + step for (axis, _), part, step in zip(axes, parts, steps, strict=True)
+        }
 
     def _panel(self, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> list[Statement]:
         """A panel of columns against all rows of the block."""
@@ -228,7 +246,7 @@ class PanelNest:
         if self.tiles.pack_right:
             packed = Buffer("panel", self.accumulation.dtype, (*self._room(), self.columns), "stack")
             result.extend(self._pack_right(packed, block, chunk, lane, width))
-        counts = [count for _, _, count in block.outer]
+        counts = [part.count for part in block.outer_rows]
         names = [f"i{n}" for n in range(len(counts))]
         result.extend(build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, lane, width)))
         return result
@@ -237,7 +255,7 @@ class PanelNest:
         self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, lane: Dim, width: Dim
     ) -> list[Statement]:
         """The tiles of rows at one point of the outer row axes."""
-        fixed = {**block.fixed, **_outer_index(block, outer)}
+        fixed = {**block.fixed, **self._outer_index(self.tiles.outer_rows, block.outer_rows, outer)}
         result: list[Statement] = []
         for piece in block.rows.pieces:
 
@@ -306,14 +324,14 @@ class PanelNest:
             )
             return (*full, *rest)
 
-        counts = [count for _, _, count in block.outer]
+        counts = [part.count for part in block.outer_rows]
         return build.nest([f"i{n}" for n in range(len(counts))], counts, panels)
 
     def _pack_rows(self, block: Block, chunk: Chunk, panel: tuple[Dim, ...], height: Dim) -> tuple[Statement, ...]:
         """One panel of rows, in vectors along the last reduced axis."""
         steps = self.tiles.left_steps
         last = chunk.extents[-1]
-        fixed = {**block.fixed, **_outer_index(block, panel[:-1])}
+        fixed = {**block.fixed, **self._outer_index(self.tiles.outer_rows, block.outer_rows, panel[:-1])}
 
         def element(r: Dim, index: tuple[Dim, ...]) -> list[Statement]:
             at: dict[Dim, Dim] = {**fixed, **chunk.at(self.form.reduced, index)}
@@ -388,11 +406,6 @@ class PanelNest:
             If(first, begin, go_on),
             If(last, tile.finish(each, [sums], self.form), each.spread(save)),
         )
-
-
-def _outer_index(block: Block, steps: Sequence[Dim]) -> dict[Dim, Dim]:
-    """The outer row variables, some steps into the block."""
-    return {v: start + step for (v, start, _), step in zip(block.outer, steps, strict=True)}
 
 
 def _constant(extent: Dim) -> int:

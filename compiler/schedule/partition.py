@@ -18,6 +18,7 @@ from ingot.compiler.schedule import build, scalars
 CHUNK_BYTES = 64 << 10  # a chunk takes some microseconds: long against handing it to a thread
 SERIAL_BYTES = 256 << 10  # less work than this is not worth waking a thread
 SERIAL_FLOPS = 1 << 18  # products of a contraction that is not worth waking a thread
+ASSUMED_DIM = 64  # what an unbounded symbolic dim is taken to be when sizes are compared
 BYTES_PER_CYCLE = 2  # of one lane's arithmetic: a vector instruction moves about that much per lane in its time
 
 
@@ -33,6 +34,17 @@ class Cut:
     def steps(self, axis: int) -> int:
         """Steps of an axis in one block."""
         return self.block if axis == self.axis else self.units[axis] if self.units else 1
+
+
+def estimate(dim: Dim) -> int:
+    """A number to compare sizes with; unbounded symbolic dims count as ASSUMED_DIM."""
+    if isinstance(dim, int):
+        return dim
+    values = {}
+    for atom in symbolic.atoms(dim):
+        lower, upper = symbolic.bounds(atom)
+        values[atom] = max(lower or 0, ASSUMED_DIM) if upper is None else min(upper, ASSUMED_DIM)
+    return symbolic.evaluate(dim, values)
 
 
 def weight_of(stores: Sequence[Load], values: Sequence[Scalar]) -> int:

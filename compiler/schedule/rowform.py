@@ -141,3 +141,48 @@ def _ready(load: Load, source: Item, number: int, reader: Item, depth: int) -> i
         return number + 1
     same_point = load.index[depth:] == reader.inner and source.extents == reader.extents
     return number if same_point else number + 1
+
+
+def in_place_pairs(
+    passes: Sequence[Pass], rows: tuple[Dim, ...], inputs: Sequence[Buffer]
+) -> tuple[tuple[Buffer, Buffer], ...]:
+    """(input, output) pairs that may be the same memory.
+
+    An output may overwrite an input of its type that is read in the same row only: anywhere in the row before the
+    output is stored, at the same point while it is stored, and not at all afterwards.
+    """
+    order = [
+        (item, (each.number, stage)) for each in passes for stage, part in enumerate(_stages(each)) for item in part
+    ]
+    pairs = []
+    for output, stored in order:
+        if not output.output:
+            continue
+        for source in inputs:
+            if source.type != output.place.buffer.type:
+                continue
+            reads = [
+                (load, item, when)
+                for item, when in order
+                for load in scalars.loads(item.value)
+                if load.buffer is source
+            ]
+            if all(_before_store(load, item, when, output, stored, rows) for load, item, when in reads):
+                pairs.append((source, output.place.buffer))
+    return tuple(pairs)
+
+
+def _stages(each: Pass) -> list[list[Item]]:
+    """What a pass computes at the same time: its sweep, then its scalars one by one."""
+    return [each.items, *([item] for item in each.scalars)]
+
+
+def _before_store(
+    load: Load, item: Item, when: tuple[int, int], output: Item, stored: tuple[int, int], rows: tuple[Dim, ...]
+) -> bool:
+    if load.index[: len(rows)] != rows or when > stored:
+        return False
+    if when < stored:
+        return True
+    inner = item.inner if not item.reduces or output.is_vector else ()
+    return load.index[len(rows) :] == inner and item.extents == output.extents

@@ -6,6 +6,7 @@ Each works inside a trace (on tensors) and composes with the others: `grad(grad(
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -202,17 +203,26 @@ def _offset(structure: Any, by: int) -> Any:
 
 
 def _independent_module(module: Module) -> tuple[Module, dict[str, Tensor]]:
-    """A traced module (its arrays are tensors already) with values of their own for its parameters."""
+    """A traced module (its arrays are tensors already) with values of their own for its parameters; what is
+    shared stays shared, under its first name."""
     named: dict[str, Tensor] = {}
+    made: dict[int, Any] = {}
 
     def walk(item: Any, path: str) -> Any:
+        if id(item) not in made:
+            made[id(item)] = rebuilt(item, path)
+        return made[id(item)]
+
+    def rebuilt(item: Any, path: str) -> Any:
         if isinstance(item, Tensor) and item.dtype.is_float:
             named[path] = _independent(item)
             return named[path]
         if isinstance(item, Module):
-            import_copy = object.__new__(type(item))
-            import_copy.__dict__.update({k: walk(v, f"{path}.{k}" if path else k) for k, v in vars(item).items()})
-            return import_copy
+            made[id(item)] = copied = copy.copy(item)
+            for key, part in vars(item).items():
+                if key not in item.buffer_names:
+                    copied.__dict__[key] = walk(part, f"{path}.{key}" if path else key)
+            return copied
         if isinstance(item, list | tuple):
             return type(item)(walk(v, f"{path}.{n}") for n, v in enumerate(item))
         if isinstance(item, dict):

@@ -26,7 +26,18 @@ class Buffer(np.ndarray):
 
 
 class Module:
+    """`buffer_names`, of a traced copy, are the attributes that hold tensors of buffers. Kept outside of the
+    attributes, which are the user's."""
+
+    __slots__ = ("__dict__", "__weakref__", "buffer_names")
+
     training: bool = True
+    buffer_names: frozenset[str]
+
+    def __new__(cls, *args: Any, **keywords: Any) -> Self:
+        made = super().__new__(cls)
+        made.buffer_names = frozenset()
+        return made
 
     def forward(self, *args: Any, **keywords: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
@@ -122,6 +133,7 @@ class Module:
                 made[id(item)] = result = replacement(names[id(item)], item)
             elif isinstance(item, Module):
                 made[id(item)] = result = copy.copy(item)
+                result.buffer_names |= {key for key, value in vars(item).items() if isinstance(value, Buffer)}
                 for key, value in vars(item).items():
                     result.__dict__[key] = rebuild(value)
             elif isinstance(item, list):

@@ -12,7 +12,7 @@ from onnx.backend.base import Backend, BackendRep
 from ingot.compiler.options import Options
 from ingot.frontends.onnx.elements import element_of
 from ingot.frontends.onnx.executable import OnnxExecutable
-from ingot.frontends.onnx.model import load_onnx
+from ingot.frontends.onnx.loading import load_onnx
 from ingot.frontends.onnx.problems import OnnxError
 
 

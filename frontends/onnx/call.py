@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from ingot.compiler.ir.graph import Graph, Input, Value as GraphValue, topological
+from ingot.compiler.ir.graph import Graph, Input, results_of, topological
+from ingot.compiler.ir.graph import Value as GraphValue
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Expr, Symbol
@@ -42,6 +43,10 @@ EVALUATED_ELEMENTS = 1 << 16  # constants up to this size may be computed at imp
 
 class NotTraceable(Exception):  # noqa: N818  not an error: the node is left to the host
     """This node cannot be part of a compiled program as it stands."""
+
+
+class Decline(Exception):  # noqa: N818
+    """The converter leaves this use of its op to ONNX's definition of it."""
 
 
 class NeedsValue(NotTraceable):
@@ -279,6 +284,8 @@ def evaluate(tensor: Tensor) -> np.ndarray | None:
     if isinstance(value.op, Input):
         return trace.constants.get(value.op.name) if value.op.role == "constant" else None
     body = topological([value])
+    if any(not isinstance(t.size, int) or t.size > 1 << 24 for v in body for t in results_of(v.type)):
+        return None
     inputs = list(dict.fromkeys(a for v in body for a in v.args if isinstance(a.op, Input)))
     if any(v.op.role != "constant" for v in inputs):  # type: ignore[union-attr]
         return None

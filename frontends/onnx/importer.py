@@ -28,7 +28,7 @@ from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions as function_bodies
 from ingot.frontends.onnx import shapes
-from ingot.frontends.onnx.call import Call, Inline, NeedsValue, NotTraceable
+from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import is_host_op
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
@@ -39,6 +39,11 @@ from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Valu
 
 FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
 DEEPEST = 64
+MOST_NODES = 1_000_000  # imported in all, copies of functions and unrolled loops counted
+MALFORMED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, RecursionError,
+    TypeError, ValueError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +74,7 @@ class Importer:
     deferred: list[Deferred] = field(default_factory=list)
     fresh: int = 0  # number of names made so far
     depth: int = 0
+    imported: int = 0
 
     # --- graphs ------------------------------------------------------------------------------------
 
@@ -125,6 +131,8 @@ class Importer:
                 self._fail(item, scope, Problem(Kind.BAD_SHAPE, str(error), item.label))
             except IngotError as error:
                 self._fail(item, scope, Problem(Kind.BAD_SHAPE, error.message, item.label))
+            except MALFORMED as error:  # what a converter did not foresee of a malformed node
+                self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
 
     def _waiting(self, item: Item, scope: Scope) -> Pending | None:
         """What the node waits for, when one of its inputs does not exist yet."""
@@ -151,6 +159,9 @@ class Importer:
 
     def _import(self, item: Item, scope: Scope, work: deque[Item]) -> None:
         node = item.node
+        self.imported += 1
+        if self.imported > MOST_NODES:
+            raise ProblemError(Kind.TOO_LARGE, f"the model expands into more than {MOST_NODES} nodes")
         domain = domain_name(node.domain)
         body = function_bodies.of_model(self.model, node)
         if body is not None:
@@ -174,6 +185,12 @@ class Importer:
         scope.trace.source = Source(node=item.label)
         try:
             results = self._converted(found, call)
+        except Decline:
+            body = function_bodies.of_schema(node, version, values)
+            if body is None:
+                raise ProblemError(Kind.UNSUPPORTED, f"this use of {node.op_type} is not supported") from None
+            work.extendleft(reversed(self._expanded(item, body, scope)))
+            return
         finally:
             scope.trace.source = outer
         if len(results) == 1 and isinstance(results[0], Inline):
@@ -191,8 +208,6 @@ class Importer:
 
     def _expanded(self, item: Item, body: function_bodies.Body, scope: Scope) -> list[Item]:
         self.fresh += 1
-        if self.fresh > 100_000:
-            raise ProblemError(Kind.RECURSION, "functions expand into more than 100000 calls")
         nodes = function_bodies.instantiate(body, item.node, f"{item.label}/{self.fresh}/")
         versions = {**item.opsets, **body.opsets}
         return [Item(n, versions, f"{item.label}/{node_label(n, k)}") for k, n in enumerate(nodes)]

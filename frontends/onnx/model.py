@@ -28,7 +28,7 @@ from ingot.frontends.onnx.executable import compile_staged
 from ingot.frontends.onnx.importer import Importer, Item
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.scope import Scope, Weight
-from ingot.frontends.onnx.source import Model, dense_of, read_model, subgraphs
+from ingot.frontends.onnx.source import Model, dense_of, subgraphs
 from ingot.frontends.onnx.staged import Staged
 from ingot.frontends.onnx.stages import Given
 from ingot.frontends.onnx.values import Value
@@ -280,11 +280,3 @@ def declared(type_: TypeProto, name: str, dims: DimNames) -> Given | None:
             shape.append(dims.named(dim.dim_param) if dim.dim_param else Symbol(f"{name}.{number}"))
     return Given(TensorType(kind.storage, tuple(shape)), kind)
 
-
-def load_onnx(source: object) -> OnnxModule:
-    """A model from a path, the bytes of a file, or a ModelProto."""
-    try:
-        model = read_model(source)
-    except ProblemError as error:
-        raise OnnxError([error.at("")], str(source) if isinstance(source, str) else "") from None
-    return OnnxModule(model)

@@ -34,6 +34,7 @@ class Kind(Enum):
     UNSUPPORTED = ("O117", "this use of the op is not supported", "see docs/onnx_coverage.md")
     TOO_LARGE = ("O118", "a tensor is too large", "sizes are limited to 2^47 bytes")
     BAD_VALUE = ("O119", "a value does not fit the op", "check the value named above")
+    BAD_NODE = ("O120", "a node is malformed", "check its attributes and inputs; if it is sound, report it as a bug")
 
     @property
     def code(self) -> str:

@@ -1,4 +1,5 @@
-"""Documents tell the truth where a machine can check: links lead somewhere, code parses, commands exist."""
+"""Documents tell the truth where a machine can check: links lead somewhere, code runs and prints what is shown,
+commands exist, every diagnostic is explained."""
 
 import ast
 import re
@@ -6,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.compiler.errors import Code
+from tests.architecture.documents import commands, is_program, prints, run_document
 from tests.architecture.source_tree import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -46,18 +49,62 @@ def test_python_blocks_parse(path):
         ast.parse(block)
 
 
+PROGRAMS = [path for path in DOCUMENTS if is_program(read(path))]
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_blocks_run_and_print_what_is_shown(path, tmp_path, monkeypatch):
+    """Say ```python fragment for a block that only shows a form (see documents.py)."""
+    monkeypatch.chdir(tmp_path)
+    run_document(path)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\n", "a\nb\n", False),
+        ("took ... s\n", "took 0.25 s\n", True),
+        ("took ... s\n", "took\n0.25 s\n", False),
+        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
+        ("a\n...\n", "a\n", True),
+        ("f(x) = 1.5\n", "f(x) = 1x5\n", False),
+    ],
+)
+def test_what_is_printed_is_compared(shown, printed, same):
+    assert prints(shown, printed) == same
+
+
+def test_commands_of_shell_blocks():
+    body = 'make demo  # not ours\ningot run m.py:f --type "f32[batch, 4]"   # ours\n'
+    assert commands(body) == [["run", "m.py:f", "--type", "f32[batch, 4]"]]
+
+
+def test_every_diagnostic_is_explained():
+    """docs/errors.md has a heading for each code of compiler/errors.py, and for no other."""
+    headings = re.findall(r"^### (E\d+): (.*)$", read(ROOT / "docs" / "errors.md"), re.MULTILINE)
+    assert sorted(headings) == sorted((code.id, code.value.title) for code in Code)
+
+
+def test_examples_named_in_documents_exist():
+    named = {word for path in DOCUMENTS for word in re.findall(r"examples/[\w/]+\.py", read(path))}
+    assert named
+    assert not [word for word in named if not (ROOT / word).is_file()]
+
+
+def test_every_example_is_listed():
+    listed = set(re.findall(r"examples/\w+\.py", read(ROOT / "docs" / "README.md")))
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("*.py")} <= listed
+
+
 def test_make_targets_named_in_documents_exist():
     targets = set(re.findall(r"^([a-z]+):", read(ROOT / "Makefile"), re.MULTILINE))
-    named = {
-        word for path in DOCUMENTS for word in re.findall(r"(?:^|`)make ([a-z]+)\b", read(path), re.MULTILINE)
-    }
+    named = {word for path in DOCUMENTS for word in re.findall(r"(?:^|`)make ([a-z]+)\b", read(path), re.MULTILINE)}
     assert {"demo", "test"} <= named
     assert named <= targets, f"no such target: {sorted(named - targets)}"
 
 
 def test_every_page_of_the_documentation_is_in_its_index():
-    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {
-        "README.md"
-    }
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
     listed = {link.partition("#")[0] for link in LINK.findall(read(ROOT / "docs" / "README.md"))}
     assert pages <= listed, f"docs/README.md does not list {sorted(pages - listed)}"

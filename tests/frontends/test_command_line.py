@@ -5,6 +5,7 @@ import pytest
 
 import ingot
 from ingot.cli import main
+from ingot.runtime.program import Program
 
 SOURCE = """
 from ingot import nn
@@ -70,6 +71,12 @@ def test_compile_then_run_the_program(folder, capsys):
     direct, saved = (succeed(capsys, "run", *model, "--dim", "batch=2") for model in (NET, ("model.ingot",)))
     assert direct == saved
     assert "ingot: best" in succeed(capsys, "bench", "model.ingot", "--seconds", "0.01")
+
+
+def test_compile_for_another_machine(folder, capsys):
+    assert "wrote arm.ingot" in succeed(capsys, "compile", *NET, "--target", "aarch64", "-o", "arm.ingot")
+    program = Program.load("arm.ingot")
+    assert program.manifest.target.triple.startswith("aarch64")
 
 
 def test_every_dumped_graph_can_be_resumed(folder, capsys):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.shapes import bind_shapes, specialise
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import DTYPES, TupleType
+from ingot.compiler.ops import control, gradient
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.elementwise import Elementwise
 
@@ -33,22 +35,33 @@ SLACK = 16.0  # how much farther than the noisy runs a result may be
 
 
 def disturbed(graph: Graph, inputs: Arrays, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """The graph's outputs when each op rounds badly."""
-    dims: dict[Symbol, int] = {}
-    bind_shapes([(v.name, v.tensor, inputs[v.name]) for v in graph.inputs], dims)
-    arrays: dict[Value, Any] = {v: inputs[v.name] for v in graph.inputs}
+    """The graph's outputs when each op rounds badly, in regions too."""
+
+    def region(graph: Graph, args: Sequence[np.ndarray], env: Any = None) -> tuple[np.ndarray, ...]:
+        return run_badly(graph, args, dict(env or {}), rng)
+
+    with patch.object(control, "run_region", region), patch.object(gradient, "run_region", region):
+        return region(graph, [inputs[v.name] for v in graph.inputs])
+
+
+def run_badly(
+    graph: Graph, args: Sequence[np.ndarray], dims: dict[Symbol, int], rng: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    bind_shapes([(v.name, v.tensor, np.asarray(a)) for v, a in zip(graph.inputs, args, strict=True)], dims)
+    arrays: dict[Value, Any] = dict(zip(graph.inputs, args, strict=True))
     with np.errstate(all="ignore"):
         for value in graph.body:
             op = value.op
             assert isinstance(op, Op)
-            args = [arrays[a] for a in value.args]
-            rough = not op.movement and op.name not in EXACT
+            given = [arrays[a] for a in value.args]
+            rough = not op.movement and op.name not in EXACT and type(op).way_down() != "regions"
             if rough and not isinstance(op, Elementwise):
-                args = [shaken(a, rng, compute=True) for a in args]
-            result = specialise(op, dims).evaluate(*args)
-            parts = tuple(np.asarray(r) for r in result) if isinstance(value.type, TupleType) else (np.asarray(result),)
+                given = [shaken(a, rng, compute=True) for a in given]
+            result = specialise(op, dims).evaluate(*given)
+            several = isinstance(value.type, TupleType)
+            parts = tuple(np.asarray(r) for r in result) if several else (np.asarray(result),)
             parts = tuple(shaken(p, rng) for p in parts) if rough else parts
-            arrays[value] = parts if isinstance(value.type, TupleType) else parts[0]
+            arrays[value] = parts if several else parts[0]
     return tuple(arrays[v] for v in graph.outputs)
 
 

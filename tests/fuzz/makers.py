@@ -154,6 +154,13 @@ def cast(g: Generator, kind: Any) -> Any:
     return x.apply(kind(g.float if keep else g.choose(list(DTYPES.values()))))
 
 
+@maker("bitcast")
+def bitcast(g: Generator, kind: Any) -> Any:
+    x = g.value(lambda v: v.dtype != boolean)
+    same = [t for t in DTYPES.values() if t.bits == x.dtype.bits and t != boolean]
+    return x.apply(kind(g.choose(same)))
+
+
 @maker("stop_gradient")
 def stop_gradient(g: Generator, kind: Any) -> Any:
     return g.floating().apply(kind())

@@ -54,6 +54,9 @@ def candidates(graph: Graph, inputs: dict[str, np.ndarray]) -> Iterator[tuple[Gr
             yield trimmed(graph.with_outputs([output]), inputs)
         for number in range(len(graph.outputs)):
             yield trimmed(graph.with_outputs([v for n, v in enumerate(graph.outputs) if n != number]), inputs)
+    for value in graph.body[:-1]:
+        if isinstance(value.type, TensorType):
+            yield trimmed(graph.with_outputs([value]), inputs)
     seen = values_of(graph, inputs)
     for value in reversed(graph.body):
         if isinstance(value.type, TensorType) and value.args:

@@ -33,7 +33,9 @@ batch, length = Symbol("batch"), Symbol("length")
 sizes = st.sampled_from([4, 1000, 4 * batch, 3136 * batch, 8 * batch * length, 4 * batch + 12, batch * batch])
 
 
-@given(st.lists(st.tuples(sizes, st.integers(0, 9), st.integers(0, 4)), max_size=15), st.integers(1, 9), st.integers(1, 9))
+@given(
+    st.lists(st.tuples(sizes, st.integers(0, 9), st.integers(0, 4)), max_size=15), st.integers(1, 9), st.integers(1, 9)
+)
 def test_symbolic_plans_hold_for_every_dim(items, batch_value, length_value):
     env = {batch: batch_value, length: length_value}
     requests = [Request(n, size, start, start + life) for n, (size, start, life) in enumerate(items)]
@@ -42,7 +44,8 @@ def test_symbolic_plans_hold_for_every_dim(items, batch_value, length_value):
     total = evaluate(arena.total, env)
     for a in requests:
         a_end = offsets[a.key] + evaluate(a.size, env)
-        assert offsets[a.key] % ALIGNMENT == 0 and a_end <= total
+        assert offsets[a.key] % ALIGNMENT == 0
+        assert a_end <= total
         for b in requests:
             together = a.start <= b.end and b.start <= a.end
             if a.key < b.key and together:

@@ -127,7 +127,8 @@ def test_digits_are_learnt():
         images, labels = file["images"][:, None].astype(np.float32) / 16, file["labels"]
     (train_x, train_y), (test_x, test_y) = data.split(images, labels, test=0.2, seed=1)
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10)
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10),
     )  # fmt: skip
     trainer = ingot.Trainer(model, classify, optim.Adam(2e-3), ingot.f32["batch", 1, 8, 8], ingot.i64["batch"])
     trainer.fit(data.Batches(train_x, train_y, size=32, epochs=12))

@@ -42,7 +42,9 @@ def test_a_scale_after_a_matrix_product_goes_into_the_matrix():
 
 
 def test_what_is_not_constant_stays():
-    graph = trace(lambda x, s: convolve(x, x._coerce(WEIGHT)) * s.reshape(1, 6, 1, 1), [ingot.f64["n", 2, 5, 5], ingot.f64[6]]).graph
+    graph = trace(
+        lambda x, s: convolve(x, x._coerce(WEIGHT)) * s.reshape(1, 6, 1, 1), [ingot.f64["n", 2, 5, 5], ingot.f64[6]]
+    ).graph
     assert on_activations(FoldBatchNorm()(graph)) == ["convolution", "mul"]
 
 

@@ -17,7 +17,9 @@ def split(function, *types, budget=1000):
 
 def run_both(graph, parts, x):
     expected = run_graph(graph, {"x": x})
-    folded = dict(zip(parts.prologue.output_names, run_graph(parts.prologue, {}), strict=True)) if parts.prologue else {}
+    folded = (
+        dict(zip(parts.prologue.output_names, run_graph(parts.prologue, {}), strict=True)) if parts.prologue else {}
+    )
     given = {n: folded[n] for n in parts.main.input_names if n in folded}
     found = run_graph(parts.main, {"x": x, **given})
     for want, have in zip(expected, found, strict=True):
@@ -37,7 +39,11 @@ def test_nothing_to_fold():
 
 
 def test_budget_stops_growth_and_says_so():
-    graph, parts = split(lambda x: x + (x._coerce(WEIGHT).reshape(5, 8, 1).broadcast_to((5, 8, 100)) * 1.0), ingot.f64[5, 8, 100], budget=100)
+    graph, parts = split(
+        lambda x: x + (x._coerce(WEIGHT).reshape(5, 8, 1).broadcast_to((5, 8, 100)) * 1.0),
+        ingot.f64[5, 8, 100],
+        budget=100,
+    )
     assert any("over the budget" in reason for reason in parts.reasons)
     run_both(graph, parts, np.ones((5, 8, 100)))
 

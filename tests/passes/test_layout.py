@@ -28,7 +28,9 @@ def test_convolutions_change(operation):
 
 
 def test_gradients_change_too():
-    graph = trace(ingot.grad(lambda x, w: (convolve(x, w, padding=1) ** 2).sum(), wrt=(0, 1)).function, [IMAGE, WEIGHT]).graph
+    graph = trace(
+        ingot.grad(lambda x, w: (convolve(x, w, padding=1) ** 2).sum(), wrt=(0, 1)).function, [IMAGE, WEIGHT]
+    ).graph
     result = Layout()(graph)
     assert set(layouts(result)) == {"channels_last"}
     same_meaning(graph, result, 1e-10)

@@ -30,7 +30,9 @@ def test_transposes_of_both_operands_become_one():
 
 def test_a_transpose_meets_a_broadcast_bias():
     """Channels-last activations with a bias per channel: nothing but the outer transposes is left to cancel."""
-    names, _ = moved(lambda x, b: (x.transpose(0, 2, 1) + b.reshape(1, 1, 4)).transpose(0, 2, 1), ingot.f64[2, 4, 3], ingot.f64[4])
+    names, _ = moved(
+        lambda x, b: (x.transpose(0, 2, 1) + b.reshape(1, 1, 4)).transpose(0, 2, 1), ingot.f64[2, 4, 3], ingot.f64[4]
+    )
     assert "transpose" not in names
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ingot.compiler.ir.interpret import run_function, run_kernel
 from ingot.compiler.ir.loops import Alloc, walk
 from ingot.compiler.ir.symbolic import Symbol
 from tests.schedule import kernels
-from tests.schedule.harness import check
+from tests.schedule.harness import assert_close, check, inputs_of, unset
 
 n = Symbol("n")
 
@@ -36,3 +37,24 @@ def test_cheap_row_vectors_are_computed_again():
     scheduled = check(kernels.layer_norm((4, 33), 33))
     assert scheduled.decisions["passes"] == 3
     assert stack_of(scheduled) == []
+
+
+@pytest.mark.parametrize("kernel", [kernels.softmax((4, 37)), kernels.layer_norm((3, 20), 20)])
+def test_an_output_may_overwrite_the_rows_it_is_made_of(kernel):
+    scheduled = check(kernel)
+    assert scheduled.in_place
+    for source, output in scheduled.in_place:
+        inputs = inputs_of(kernel, {})
+        expected = run_kernel(kernel, [array.copy() for array in inputs])
+        outputs = unset(kernel.outputs, {})
+        outputs[kernel.outputs.index(output)] = inputs[kernel.inputs.index(source)]
+        run_function(scheduled.function, [*inputs, *outputs, *unset(scheduled.scratch, {})])
+        assert_close(outputs, expected, kernel)
+
+
+def test_rows_that_are_read_after_an_output_is_stored_are_not_overwritten():
+    """Both outputs of the normalisation are stored in one pass, which reads x at the point that is stored."""
+    kernel = kernels.layer_norm((3, 20), 20)
+    assert {(a.name, b.name) for a, b in check(kernel).in_place} == {("x", "y"), ("x", "normal")}
+    rows = kernels.reduce_axes((20, 33), (0,))
+    assert check(rows).in_place == ()

@@ -78,7 +78,7 @@ class _Substitution:
         payload = self.opaque(atom.payload)
         if payload == atom.payload:
             return atom
-        depends = frozenset().union(*(atoms(self.mapping.get(leaf, leaf)) for leaf in atom.depends))
+        depends = frozenset().union(*(atoms(self.rewrite(leaf)) for leaf in atom.depends))
         lower = None if atom.lower is None else self.rewrite(atom.lower)
         upper = None if atom.upper is None else self.rewrite(atom.upper)
         return Opaque(payload, lower, upper, depends)

@@ -20,17 +20,16 @@ threads, tile edges, or on what was packed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.loops import Statement
-from ingot.compiler.ir.scalar import Apply, Buffer, Load, Scalar
+from ingot.compiler.ir.scalar import Apply, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
-from ingot.compiler.schedule.collapse import collapse
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
-from ingot.compiler.schedule.padding import padded
+from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
@@ -52,17 +51,18 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     form = reduction_form(kernel)
     if form is None:
         return None
+    form, padding = without_padding(form)
     found = classify(form)
     if found is None:
         return None
-    found, padding, padded_buffers = _without_padding(found, target, options)
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
     nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
-    body = simplify((*padding, *nest.statements()))
-    scratch = (*padded_buffers, *nest.scratch)
+    fill = elementwise.fill([each.points for each in padding], form.views, target, options)
+    body = simplify((*fill, *nest.statements()))
+    scratch = (*(each.buffer for each in padding), *nest.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
-    function = loops.Function(kernel.name, parameters, (*form.views.declarations(body), *body))
+    function = loops.Function(kernel.name, parameters, form.views.declared(body))
     return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch, pairs)
 
 
@@ -81,14 +81,12 @@ def classify(form: ReductionForm) -> Contraction | None:
         return None
     if not any(scalars.depends_on(left, variable) for variable in form.reduced):
         return None
-    rows = tuple(
-        axis
-        for axis, variable in enumerate(form.kept[:-1])
-        if scalars.depends_on(left, variable) and not scalars.depends_on(right, variable)
-    )
+    sides = [(scalars.depends_on(left, variable), scalars.depends_on(right, variable)) for variable in form.kept]
+    rows = tuple(axis for axis, side in enumerate(sides) if side == (True, False))
+    columns = tuple(axis for axis, side in enumerate(sides) if side == (False, True))
     if not rows and _is_dot(form, right):
         return None
-    return Contraction(form, left, right, rows)
+    return Contraction(form, left, right, rows, columns)
 
 
 def _is_dot(form: ReductionForm, right: Scalar) -> bool:
@@ -99,52 +97,35 @@ def _is_dot(form: ReductionForm, right: Scalar) -> bool:
     return along_sum and not across and 1 not in form.shape[:-1]
 
 
-def _without_padding(
-    found: Contraction, target: Target, options: ScheduleOptions
-) -> tuple[Contraction, tuple[Statement, ...], tuple[Buffer, ...]]:
-    """The contraction with a padded operand read from memory that is padded first, when that is much smaller than
-    all the uses of it."""
-    form = found.form
-    ranges = dict(zip((*form.kept, *form.reduced), (*form.kept_extents, *form.reduced_extents), strict=True))
-    for side in ("left", "right"):
-        operand: Scalar = getattr(found, side)
-        mentioned = {v: extent for v, extent in ranges.items() if scalars.depends_on(operand, v)}
-        made = padded(operand, mentioned)
-        if made is None:
-            continue
-        uses = symbolic.product(mentioned.values())
-        if symbolic.less_equal(2 * made.buffer.type.size, uses) is not True:
-            continue
-        points = collapse(made.points, form.views)
-        fill = elementwise.nest(points, elementwise.decide(points, target, options))
-        return replace(found, **{side: made.operand}), fill, (made.buffer,)
-    return found, (), ()
-
-
 # --- decision -------------------------------------------------------------------------------------------------
 
 
 def decide(found: Contraction, target: Target, options: ScheduleOptions) -> ContractionTiles:
+    """The decision; what options say about the tile is taken into account in the rest."""
     form = found.form
     width = target.lanes(form.accumulations[0].dtype.itemsize)
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target.vector_registers)
+    rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
     pack_left = _pack_left(found, columns)
     along = any(scalars.stride(load, form.reduced[-1]) == 1 for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
-    row_block, outer_blocks, column_block = _blocks(found, rows, columns, target)
+    mc, nc = _blocks(found, rows, columns, target)
+    row_block, outer_rows = _divided(form, found.row_axes, mc, rows)
+    column_block, outer_columns = _divided(form, found.column_axes, nc, columns)
     return ContractionTiles(
         width=width,
         rows=rows,
         vectors=vectors,
         row_axis=row_axis,
         row_block=row_block,
-        outer_blocks=outer_blocks,
+        outer_rows=outer_rows,
+        outer_columns=outer_columns,
         column_block=column_block,
         chain=CHAIN,
-        pack_right=_pack_right(found, rows, target),
+        pack_right=_pack_right(found, rows, columns, target),
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
@@ -169,13 +150,15 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
     return height, vectors
 
 
-def _pack_right(found: Contraction, rows: int, target: Target) -> bool:
+def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> bool:
     """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
-    and windows that overlap are near already."""
+    and windows that overlap are near already, and panels that are stored as such need nothing."""
     right, lane = found.right, found.form.kept[-1]
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
         return True
-    if symbolic.less_equal(_all_rows(found), 2 * rows) is True:
+    if scalars.stride(right, found.form.reduced[-1]) == found.form.kept_extents[-1] == columns:
+        return False
+    if symbolic.less_equal(_product(found.form, found.row_axes), 2 * rows) is True:
         return False
     matrix = symbolic.product((*found.form.reduced_extents, found.form.kept_extents[-1])) * right.dtype.itemsize
     if symbolic.less_equal(matrix, target.l1_bytes // 2) is True:
@@ -191,7 +174,7 @@ def _pack_left(found: Contraction, columns: int) -> bool:
     """Rows are packed when there are enough columns to pay for it: always for an expression, and for plain memory
     when it is too large to stay near, because panels then come in the order in which they are used. Windows that
     overlap would be stored several times."""
-    column_extent = found.form.kept_extents[-1]
+    column_extent = _product(found.form, found.column_axes)
     if not found.row_axes:
         return False
     left = found.left
@@ -211,25 +194,19 @@ def _is_plain(operand: Scalar, found: Contraction) -> bool:
     return isinstance(operand, Load) and operand.dtype == found.form.accumulations[0].dtype
 
 
-def _all_rows(found: Contraction) -> Dim:
-    return symbolic.product(found.form.kept_extents[axis] for axis in found.row_axes)
-
-
-def _blocks(
-    found: Contraction, rows: int, columns: int, target: Target
-) -> tuple[int, tuple[tuple[int, int], ...], int]:
-    """(rows, other row axes, columns) of a parallel block.
+def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tuple[int, int]:
+    """(mc, nc): rows and columns of a parallel block.
 
     A block of rows of the left operand stays in the second cache. Among the ways to cut that leave threads enough
     blocks the one is taken that fetches and packs the operands the fewest times.
     """
     form = found.form
-    all_rows, column_extent = _all_rows(found), form.kept_extents[-1]
+    all_rows, all_columns = _product(form, found.row_axes), _product(form, found.column_axes)
     most = max(1, target.l2_bytes * 5 // 8 // (CHAIN * form.accumulations[0].dtype.itemsize))
     height = max(1, min(_known(all_rows, most), most))
-    breadth = max(1, min(_known(column_extent, WIDEST_BLOCK), WIDEST_BLOCK))
-    batch = [e for axis, e in enumerate(form.kept_extents[:-1]) if axis not in found.row_axes]
-    given = _known(symbolic.product(batch), 1) * _count(all_rows, height) * _count(column_extent, breadth)
+    breadth = max(1, min(_known(all_columns, WIDEST_BLOCK), WIDEST_BLOCK))
+    batch = [axis for axis in range(len(form.kept)) if axis not in (*found.row_axes, *found.column_axes)]
+    given = _known(_product(form, batch), 1) * _count(all_rows, height) * _count(all_columns, breadth)
     work = height * breadth * _known(symbolic.product(form.reduced_extents), CHAIN)
     enough = min(max(LEAST_BLOCKS, 2 * target.cores), given * max(1, work // LEAST_BLOCK))
     cuts = [(a, b) for a in range(1, enough + 1) for b in range(1, enough + 1) if a * b * given >= enough] or [(1, 1)]
@@ -237,20 +214,26 @@ def _blocks(
         ((-(-height // a // rows) * rows, -(-breadth // b // columns) * columns) for a, b in cuts),
         key=lambda size: PACKING_COST / max(1, size[0]) + FETCHING_COST / max(1, size[1]),
     )
-    return (*_divided(found, max(rows, mc), rows), partition.balanced(column_extent, max(columns, nc), columns))
+    return max(rows, mc), max(columns, nc)
 
 
-def _divided(found: Contraction, mc: int, rows: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """A number of rows as steps along the last row axis and along the others."""
-    *outer, inner = [found.form.kept_extents[axis] for axis in found.row_axes] or [1]
-    row_block = partition.balanced(inner, min(mc, -(-_known(inner, mc) // rows) * rows), rows)
-    room = max(1, mc // max(1, _known(inner, mc)))
-    outer_blocks: list[tuple[int, int]] = []
-    for axis, extent in reversed(list(zip(found.row_axes[:-1], outer, strict=True))):
+def _divided(
+    form: ReductionForm, axes: tuple[int, ...], steps: int, unit: int
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """A number of steps along the last of some axes, in whole tiles, and along the others."""
+    *outer, inner = [form.kept_extents[axis] for axis in axes] or [1]
+    last = partition.balanced(inner, min(steps, -(-_known(inner, steps) // unit) * unit), unit)
+    room = max(1, steps // max(1, _known(inner, steps)))
+    others: list[tuple[int, int]] = []
+    for axis, extent in reversed(list(zip(axes[:-1], outer, strict=True))):
         size = partition.balanced(extent, min(room, max(1, _known(extent, room))))
-        outer_blocks.append((axis, size))
+        others.append((axis, size))
         room = max(1, room // size)
-    return row_block, tuple(reversed(outer_blocks))
+    return max(unit, last), tuple(reversed(others))
+
+
+def _product(form: ReductionForm, axes: Sequence[int]) -> Dim:
+    return symbolic.product(form.kept_extents[axis] for axis in axes)
 
 
 def _known(dim: Dim, otherwise: int) -> int:

@@ -69,7 +69,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
             else:
                 plain.append(statement)
     body = simplify([*plain, *([join(sections)] if len(sections) > 1 else sections)])
-    body = (*views.declarations(body), *body)
+    body = views.declared(body)
     function = loops.Function(kernel.name, (*kernel.inputs, *kernel.outputs), body)
     shapes = "one shape" if len(groups) == 1 else f"{len(groups)} shapes"
     reason = f"every definition is elementwise; {shapes}"
@@ -158,6 +158,15 @@ def _tile_axis(points: Points) -> int:
             if scalars.stride(load, last) not in (0, 1) and scalars.stride(load, before) == 1:
                 return axes[-2]
     return -1
+
+
+def fill(filled: Sequence[Points], views: Views, target: Target, options: ScheduleOptions) -> tuple[Statement, ...]:
+    """Statements that compute points, for recipes that need a buffer before they begin."""
+    result: list[Statement] = []
+    for points in filled:
+        merged = collapse(points, views)
+        result.extend(nest(merged, decide(merged, target, options)))
+    return tuple(result)
 
 
 # --- nest ---------------------------------------------------------------------------------------------------------

@@ -20,13 +20,16 @@ from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
 from ingot.compiler.schedule.form import Accumulation, ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.lanes import Chunking
+from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.tile import Tile
 from ingot.compiler.target import Target
 
 SHORTEST_CHAIN, USUAL_CHAIN, LONGEST_CHAIN = 32, 128, 512  # additions in one chain before its total is added
 FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
+WIDEST_WINDOW = 5  # taps of a window that are unrolled
 ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
 
 
@@ -39,6 +42,13 @@ class ReductionDecision:
     stages: int  # 2: chunks first, then their totals
     axis: int = -1  # kept axis that is cut for threads; those before it are divided into tiles
     block: int = 0  # its steps in a block
+    unroll: int = 1  # steps of the last reduced axis in one iteration
+
+    def check(self, rank: int) -> None:
+        """Blocks must be whole tiles: what is left of an axis is in its last block."""
+        units = tile_units(rank, self.row_axis, self.rows, self.vectors * self.width)
+        if self.block and self.block % units[self.axis]:
+            raise ValueError(f"blocks must be multiples of the tile: {self}")
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -48,13 +58,17 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     width = lanes_of(form, target)
     if along_reduced(form, width):
         return _two_stage_lanes(kernel, form, width, target, options)
+    form, padding = without_padding(form)
     decision = replace(decide(form, width, target, options), **options.decisions)
+    decision.check(len(form.kept))
     scratch: tuple[Buffer, ...] = ()
     if decision.stages == 2:
         body, scratch = _two_stage(form, decision, target)
     else:
         body = tiled(form, decision, target, chunk_of(form))
-    return _scheduled(kernel, form, body, scratch, asdict(decision), "vectors run along a kept axis")
+    fill = elementwise.fill([each.points for each in padding], form.views, target, options)
+    scratch = (*(each.buffer for each in padding), *scratch)
+    return _scheduled(kernel, form, (*fill, *body), scratch, asdict(decision), "vectors run along a kept axis")
 
 
 def _scheduled(
@@ -67,7 +81,7 @@ def _scheduled(
 ) -> Scheduled:
     final = simplify(body)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
-    function = loops.Function(kernel.name, parameters, (*form.views.declarations(final), *final))
+    function = loops.Function(kernel.name, parameters, form.views.declared(final))
     return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))
 
 
@@ -106,23 +120,47 @@ def chunk_of(form: ReductionForm) -> Chunking | None:
 
 
 def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOptions) -> ReductionDecision:
+    """The decision; what options say about the tile is taken into account in the rest."""
     row_axis = reused_axis(form)
+    rows, vectors = _tile_size(form, row_axis, width, target)
+    rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
+    axis, block, stages = -1, 0, 1
+    if options.parallel and form.kept:
+        units = tile_units(len(form.kept), row_axis, rows, vectors * width)
+        cut = partition.cut(form.kept_extents, point_weight(form), units, _total_weight(form))
+        axis, block = (cut.axis, cut.block) if cut else (-1, 0)
+        stages = 2 if cut and _few(form, rows * vectors * width) else 1
+    return ReductionDecision(width, rows, vectors, row_axis, stages, axis, block, _window(form, row_axis))
+
+
+def _tile_size(form: ReductionForm, row_axis: int, width: int, target: Target) -> tuple[int, int]:
+    """(rows, vectors) of a tile."""
     count = len(form.accumulations)
     vectors = 2 if row_axis >= 0 else 8 if chunk_of(form) is None else 4
     vectors = max(1, vectors // count)
     last = form.kept_extents[-1] if form.kept else 1
     if isinstance(last, int):
         vectors = min(vectors, max(1, -(-last // width)))
-    rows = tile_rows(target.vector_registers, vectors * count) if row_axis >= 0 else 1
-    if row_axis >= 0 and isinstance(form.kept_extents[row_axis], int):
-        rows = min(rows, form.kept_extents[row_axis])  # type: ignore[type-var]
-    axis, block, stages = -1, 0, 1
-    if options.parallel and form.kept:
-        units = tile_units(len(form.kept), row_axis, int(rows), vectors * width)
-        cut = partition.cut(form.kept_extents, point_weight(form), units, _total_weight(form))
-        axis, block = (cut.axis, cut.block) if cut else (-1, 0)
-        stages = 2 if cut and _few(form, int(rows) * vectors * width) else 1
-    return ReductionDecision(width, int(rows), vectors, row_axis, stages, axis, block)
+    if row_axis < 0:
+        return 1, vectors
+    rows = max(1, (target.vector_registers - 1) // (vectors * count) - 1)
+    if _window(form, row_axis) > 1:
+        rows = max(1, rows * 2 // 3)  # neighbouring rows share what they read: room for it
+    extent = form.kept_extents[row_axis]
+    if isinstance(extent, int) and extent > 0:
+        rows = -(-extent // -(-extent // rows))  # tiles of equal height
+    return rows, vectors
+
+
+def _window(form: ReductionForm, row_axis: int) -> int:
+    """How many steps of the last reduced axis to take at once: all of a short window that moves along the rows, so
+    that what neighbouring rows share is read once; else 1."""
+    if row_axis < 0 or not form.reduced:
+        return 1
+    row, last, extent = form.kept[row_axis], form.reduced[-1], form.reduced_extents[-1]
+    found = [load for a in form.accumulations for load in scalars.loads(a.body)]
+    moves = any(row in symbolic.atoms(i) and last in symbolic.atoms(i) for load in found for i in load.index)
+    return extent if moves and isinstance(extent, int) and 1 < extent <= WIDEST_WINDOW else 1
 
 
 def tile_units(rank: int, row_axis: int, rows: int, columns: int) -> tuple[int, ...]:
@@ -134,11 +172,6 @@ def tile_units(rank: int, row_axis: int, rows: int, columns: int) -> tuple[int, 
         units[row_axis] = rows
     units[-1] = columns
     return tuple(units)
-
-
-def tile_rows(registers: int, vectors: int) -> int:
-    """Rows of accumulators beside `vectors` of one operand and a broadcast of the other."""
-    return max(1, (registers - 1 - vectors) // vectors)
 
 
 def reused_axis(form: ReductionForm) -> int:
@@ -183,7 +216,7 @@ def tiled(
     cut = partition.Cut(decision.axis, decision.block, units) if decision.block else None
 
     def emit(each: Tile) -> tuple[Statement, ...]:
-        return _tile(each, form, target, chunk)
+        return _tile(each, form, target, chunk, decision.unroll)
 
     return partition.blocks(form.kept_extents, cut, lambda ranges: tiles(form, decision, ranges, emit))
 
@@ -231,16 +264,18 @@ def tiles(
     return build.nest([f"n{n}" for n in range(len(outside))], counts, box)
 
 
-def _tile(each: Tile, form: ReductionForm, target: Target, chunk: Chunking | None) -> tuple[Statement, ...]:
+def _tile(
+    each: Tile, form: ReductionForm, target: Target, chunk: Chunking | None, unroll: int
+) -> tuple[Statement, ...]:
     sums = [each.register(a.mark.name, a) for a in form.accumulations]
     if chunk is None:
-        statements = _chain(each, sums, form, target, form.reduced_extents, (0,) * len(form.reduced))
+        statements = _chain(each, sums, form, target, form.reduced_extents, (0,) * len(form.reduced), unroll)
         return (*tile.allocate(sums), *statements, *tile.finish(each, sums, form))
     totals = [each.register(f"{a.mark.name}_total", a) for a in form.accumulations]
 
     def part(*number: Dim) -> tuple[Statement, ...]:
         starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
-        statements = _chain(each, sums, form, target, extents, starts)
+        statements = _chain(each, sums, form, target, extents, starts, unroll)
         return (*statements, *add_up(each, totals, sums, form.accumulations))
 
     counts = lanes.chunk_counts(form.reduced_extents, chunk)
@@ -259,6 +294,7 @@ def _chain(
     target: Target,
     extents: Sequence[Dim],
     starts: Sequence[Dim],
+    unroll: int,
 ) -> tuple[Statement, ...]:
     """One chain of additions over a box of the reduced axes."""
 
@@ -266,7 +302,7 @@ def _chain(
         at = {v: start + i for v, start, i in zip(form.reduced, starts, index, strict=True)}
         return tile.step(each, sums, form, at, target)
 
-    return (*tile.clear(each, sums, form), *tile.reduction_loops(extents, point))
+    return (*tile.clear(each, sums, form), *tile.reduction_loops(extents, point, unroll))
 
 
 def add_up(
@@ -304,7 +340,7 @@ def _two_stage(
 
         def emit(each: Tile) -> tuple[Statement, ...]:
             sums = [each.register(a.mark.name, a) for a in form.accumulations]
-            chain = _chain(each, sums, form, target, extents, starts)
+            chain = _chain(each, sums, form, target, extents, starts, decision.unroll)
 
             def element(r: Dim, lane: Dim) -> list[Statement]:
                 index = each.at(r, lane)

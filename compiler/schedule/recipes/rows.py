@@ -21,7 +21,7 @@ from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.lanes import Accumulator
 from ingot.compiler.schedule.primitives import block, fuse, parallelize, simplify
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, items_of
+from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, in_place_pairs, items_of
 from ingot.compiler.target import Target
 
 STACK_BYTES = 16 << 10  # what one row may keep on the stack
@@ -42,6 +42,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         return None
     rows, items = items_of(kernel, depth)
     passes = arrange(items, depth)
+    pairs = in_place_pairs(passes, rows, kernel.inputs)
     views = Views()
     rows, extents, passes = _merge_rows(rows, passes, depth, views)
     decision = replace(decide(extents, passes, target, options), **options.decisions)
@@ -51,9 +52,9 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     final = simplify(statements)
     scratch = tuple(emitter.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
-    function = loops.Function(kernel.name, parameters, (*views.declarations(final), *final))
+    function = loops.Function(kernel.name, parameters, views.declared(final))
     reason = f"definitions share {depth} leading axes and reduce over the rest"
-    return Scheduled(function, "rows", asdict(decision), reason, scratch, _in_place(kernel))
+    return Scheduled(function, "rows", asdict(decision), reason, scratch, pairs)
 
 
 def _merge_rows(
@@ -106,11 +107,6 @@ def _row_loops(
             loop = fuse(parallelize(loop))
         statements = (loop,)
     return statements
-
-
-def _in_place(kernel: Kernel) -> tuple[tuple[Buffer, Buffer], ...]:
-    """Not yet claimed for rows."""
-    return ()
 
 
 class _Row:
@@ -235,7 +231,7 @@ class _Row:
         index: Sequence[Dim],
         slot: Dim,
     ) -> list[Statement]:
-        """Row vectors are computed once, kept in locals, stored, and added to the reductions that want them."""
+        """Row vectors are computed once and kept in locals; stores come last, so that one may overwrite an operand."""
         computed: dict[Buffer, Scalar] = {}
         mapping = dict(zip(points.variables, index, strict=True))
         rewriter = scalars.Rewriter(
@@ -243,16 +239,17 @@ class _Row:
             lambda node: computed.get(node.buffer) if isinstance(node, Load) else None,
         )
         result: list[Statement] = []
+        stores: list[Statement] = []
         for place, (number, mark) in zip(points.stores, stored, strict=True):
             local = Local(mark.buffer.name, mark.dtype)
             result.append(Let(local, rewriter.scalar(points.values[number])))
             computed[mark.buffer] = Read(local)
             at = rewriter.scalar(place)
             assert isinstance(at, Load)
-            result.append(Store(at.buffer, at.index, Read(local)))
+            stores.append(Store(at.buffer, at.index, Read(local)))
         for _, accumulator, number in accumulators:
             result.append(accumulator.add(slot, rewriter.scalar(points.values[number]), self.target))
-        return result
+        return [*result, *stores]
 
     def _single(
         self,

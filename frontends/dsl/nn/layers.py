@@ -63,7 +63,8 @@ class Embedding(Module):
 class Dropout(Module):
     """Zero each element with probability `rate` while training, and scale the others up by 1 / (1 - rate).
 
-    The mask of step n is number n of a counter-based stream: the same for any number of threads.
+    The mask of step n is number n of a counter-based stream: the same for any number of threads, and another
+    for each layer of a model.
     """
 
     def __init__(self, rate: float = 0.5, seed: int = 0) -> None:
@@ -77,7 +78,7 @@ class Dropout(Module):
             return x
         key = x._coerce(self.key)
         self.key = advance(key)
-        return dropout(x, key, self.rate)
+        return dropout(x, key, self.rate, x.builder.take_stream())
 
 
 class Sequential(Module):
@@ -125,9 +126,9 @@ class Activation(Module):
         return f"Activation({self.name!r})"
 
 
-def _activation(name: str) -> Any:
+def _activation(name: str, **defaults: Any) -> Any:
     def __init__(self: Activation, **fields: Any) -> None:
-        Activation.__init__(self, name, **fields)
+        Activation.__init__(self, name, **defaults | fields)
 
     title = "".join(part.capitalize() for part in name.split("_"))
     return type(title, (Activation,), {"__init__": __init__, "__doc__": f"{name} as a layer", "__module__": __name__})
@@ -145,7 +146,7 @@ Tanh = _activation("tanh")
 Sigmoid = _activation("sigmoid")
 Softplus = _activation("softplus")
 Softsign = _activation("softsign")
-HardSigmoid = _activation("hard_sigmoid")
+HardSigmoid = _activation("hard_sigmoid", alpha=1 / 6)  # the factor of hard_swish; the op's own is ONNX's
 HardSwish = _activation("hard_swish")
 
 

@@ -1,6 +1,8 @@
 """The converters, one file per family of ops. Importing this package completes the registry."""
 
 from ingot.frontends.onnx.convert import (
+    attention,
+    classical,
     constants,
     control,
     convolution,
@@ -17,9 +19,10 @@ from ingot.frontends.onnx.convert import (
     sequences,
     signal,
     training,
+    trees,
     types,
     vision,
 )
 
-FAMILIES = (constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
-            signal, training, types, vision)
+FAMILIES = (attention, classical, constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
+            signal, training, trees, types, vision)

@@ -1,0 +1,209 @@
+"""Convolution with 3x3 taps by interpolation (Winograd; Lavin & Gray, "Fast Algorithms for Convolutional Neural
+Networks"): m x m results at a time from (m + 2)^2 products instead of 9 m^2.
+
+    u = G w G'              once for each weight                       winograd_weight
+    v = B' d B              for each tile d of (m + 2)^2 elements      \
+    y = A' (sum(c: v u)) A  and the sums of products are (m + 2)^2     winograd_convolution
+                            matrix products over channels              /
+
+Interpolation points are 0, 1, -1 for m = 2, and 0, +-1/sqrt(2), +-sqrt(2) for m = 4, which rounds several times
+less than the usual 0, +-1, +-2. Error relative to the range of the result, against exact arithmetic: see
+ERROR_BOUND, which a test keeps. The same order of operations for every tile, whatever the batch or the threads.
+
+Channels last only; the weight's transform is stored in blocks of output channels as register tiles read them.
+Non-goals: strides, dilation, groups; another op computes those. Gradients are taken before a convolution becomes
+one of these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from ingot.compiler.ir.loops import Alloc, Statement
+from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.types import TensorType, f32, type_of
+from ingot.compiler.ops import winograd_loops
+from ingot.compiler.ops.base import Finish, Op, OpTypeError, OwnLoops, Sample, store_result
+from ingot.compiler.ops.windows import Axis, Padding, axes_of, pad_array, window_view
+from ingot.compiler.target import Target
+
+TAPS = 3
+ERROR_BOUND = 2e-5  # largest error of a result, relative to the largest result
+POINTS: dict[int, tuple[float, ...]] = {
+    2: (0.0, 1.0, -1.0),
+    4: (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Matrices:
+    """The transforms of one dimension, in double precision. The last point is infinity."""
+
+    weight: np.ndarray  # G [m + 2, 3]
+    data: np.ndarray  # B' [m + 2, m + 2]
+    result: np.ndarray  # A' [m, m + 2]
+
+
+@cache
+def matrices(tile: int) -> Matrices:
+    """Toom and Cook's construction: evaluate at the points, multiply, interpolate; transposed, so that data and
+    result change places."""
+    points = POINTS[tile]
+    size = tile + TAPS - 1
+    weight, data, result = np.zeros((size, TAPS)), np.zeros((size, size)), np.zeros((tile, size))
+    for row, point in enumerate(points):
+        others = [p for p in points if p != point]
+        weight[row] = np.array([point**n for n in range(TAPS)]) / math.prod(point - p for p in others)
+        data[row, : size - 1] = np.poly(others)[::-1]
+        result[:, row] = [point**n for n in range(tile)]
+        if point < 0:  # the mirror of the row before, exactly: the two share their parts
+            weight[row], data[row] = _mirror(weight[row - 1]), _mirror(data[row - 1])
+            result[:, row] = _mirror(result[:, row - 1])
+    weight[-1, -1] = result[-1, -1] = 1.0
+    data[-1] = np.poly(points)[::-1]
+    data[np.abs(data) < 1e-12] = 0.0  # what rounding left of coefficients that are 0
+    return Matrices(weight, data, result)
+
+
+def _mirror(row: np.ndarray) -> np.ndarray:
+    """The values of a polynomial's terms at the opposite point."""
+    return np.where(np.arange(len(row)) % 2 == 0, row, -row)
+
+
+def _require_tile(op: str, tile: int) -> None:
+    if tile not in POINTS:
+        raise OpTypeError(f"{op}: tiles of {tile} results; there are {', '.join(map(str, POINTS))}")
+
+
+@dataclass(frozen=True)
+class WinogradWeight(Op):
+    """u[g, x, y, b, c, l] = (G w[:, :, c, o] G')[x, y] with o = (g * blocks + b) * columns + l; 0 beyond the last o"""
+
+    tile: int
+    columns: int  # output channels of a block
+    blocks: int  # of a group
+    differentiable = False
+    cheap = False
+    prepares = True
+
+    def infer(self, w: TensorType) -> TensorType:
+        _require_tile(self.name, self.tile)
+        if w.rank != 4 or w.shape[:2] != (TAPS, TAPS) or w.dtype != f32 or not w.is_static:
+            raise OpTypeError(f"{self.name} takes f32[3, 3, channels, channels], not {w!r}")
+        size = self.tile + TAPS - 1
+        _, _, channels, outputs = w.static_shape
+        groups = -(-outputs // (self.columns * self.blocks))
+        return w.with_shape((groups, size, size, self.blocks, channels, self.columns))
+
+    def evaluate(self, w: np.ndarray) -> np.ndarray:
+        transform = matrices(self.tile).weight
+        groups, size, _, blocks, channels, columns = self.infer(type_of(w)).static_shape
+        flat = w.reshape(TAPS, TAPS, -1).astype(np.float64)
+        both = np.einsum("xr,ys,rsk->xyk", transform, transform, flat, optimize=True)
+        padded = np.zeros((size, size, channels, groups * blocks * columns), np.float32)
+        padded[..., : w.shape[-1]] = both.reshape(size, size, channels, -1)
+        apart = padded.reshape(size, size, channels, groups, blocks, columns)
+        return np.ascontiguousarray(apart.transpose(3, 0, 1, 4, 2, 5))
+
+    def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
+        return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body
+
+    def loops_for(
+        self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
+    ) -> OwnLoops:
+        return OwnLoops(winograd_loops.weight_loops(outputs[0], inputs[0], matrices(self.tile).weight, target))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(4, 16, 1), (f32[3, 3, 2, 16],))
+        yield Sample(cls(2, 16, 2), (f32[3, 3, 3, 5],))
+        yield Sample(cls(4, 8, 2), (f32[3, 3, 1, 19],))
+
+
+@dataclass(frozen=True)
+class WinogradConvolution(Op):
+    """The convolution of x[n, y, x, c] with the weights whose transform is u, as `outputs` channels"""
+
+    tile: int
+    padding: Padding
+    outputs: int
+    differentiable = False
+    cheap = False
+    rereads = True
+    takes_epilogue = True
+
+    def _axes(self, sizes: Sequence[object]) -> tuple[Axis, ...]:
+        return axes_of(self.name, sizes, (TAPS,) * 2, (1, 1), self.padding, (1, 1))  # type: ignore[arg-type]
+
+    def infer(self, x: TensorType, u: TensorType) -> TensorType:
+        _require_tile(self.name, self.tile)
+        if x.rank != 4 or u.rank != 6 or x.dtype != f32 or u.dtype != f32:
+            raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels] and a winograd_weight, not {x!r}, {u!r}")
+        batch, *sizes, channels = x.shape
+        if not all(isinstance(d, int) for d in (*sizes, channels, *u.shape)):
+            raise OpTypeError(f"{self.name}: only the batch may be symbolic, in {x!r} and {u!r}")
+        size = self.tile + TAPS - 1
+        groups, blocks, columns = (u.static_shape[n] for n in (0, 3, 5))
+        if u.shape[1:3] != (size, size) or u.shape[4] != channels or groups != -(-self.outputs // (blocks * columns)):
+            raise OpTypeError(
+                f"{self.name}: {u!r} is not the transform of a weight from {channels} channels to {self.outputs} for "
+                f"tiles of {self.tile}"
+            )
+        return x.with_shape((batch, *(axis.count for axis in self._axes(sizes)), self.outputs))
+
+    def evaluate(self, x: np.ndarray, u: np.ndarray) -> np.ndarray:
+        made = matrices(self.tile)
+        batch, height, width, channels = x.shape
+        axes = self._axes((height, width))
+        counts = [int(axis.count) for axis in axes]  # type: ignore[arg-type]
+        tiles = [-(-count // self.tile) for count in counts]
+        grown = [
+            Axis(axis.size, len(made.data), self.tile, 1, axis.low, count * self.tile + TAPS - 1 - axis.size - axis.low)  # type: ignore[operator]
+            for axis, count in zip(axes, tiles, strict=True)
+        ]
+        first = np.moveaxis(x, -1, 1).astype(np.float64)
+        windows = window_view(pad_array(first, grown), grown)
+        v = np.einsum("xa,yb,ncpqab->xynpqc", made.data, made.data, windows, optimize=True)
+        weight = u.astype(np.float64).transpose(1, 2, 4, 0, 3, 5).reshape(*u.shape[1:3], channels, -1)
+        products = np.einsum("xynpqc,xyco->xynpqo", v, weight[..., : self.outputs], optimize=True)
+        y = np.einsum("ix,jy,xynpqo->npiqjo", made.result, made.result, products, optimize=True)
+        y = y.reshape(batch, tiles[0] * self.tile, tiles[1] * self.tile, self.outputs)
+        return np.ascontiguousarray(y[:, : counts[0], : counts[1]]).astype(x.dtype)
+
+    def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
+        own = self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs)
+        return (*map(Alloc, own.scratch), *own.body)
+
+    def loops_for(
+        self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
+    ) -> OwnLoops:
+        x, u = inputs
+        made = matrices(self.tile)
+        axes = self._axes(x.shape[1:3])
+        nest = winograd_loops.ConvolutionNest(
+            self.tile, axes, x, u, outputs[0], target, finish, made.data, made.result
+        )
+        return nest.loops()
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        # positive numbers, because errors are relative to the range of the result
+        rng = np.random.default_rng(0)
+        for tile, padding, batch, height, width, channels, outputs, columns, blocks in (
+            (4, ((1, 1), (1, 1)), 2, 5, 6, 3, 5, 16, 1),
+            (2, ((1, 1), (1, 1)), 1, 5, 4, 9, 35, 16, 2),
+            (4, ((0, 2), (-1, 0)), 1, 9, 7, 8, 4, 8, 1),
+            (2, ((2, 0), (0, 1)), 3, 3, 4, 2, 3, 16, 1),
+        ):
+            w = rng.uniform(1, 2, (3, 3, channels, outputs)).astype(np.float32)
+            x = rng.uniform(1, 2, (batch, height, width, channels)).astype(np.float32)
+            u = WinogradWeight(tile, columns, blocks).evaluate(w)
+            yield Sample(cls(tile, padding, outputs), (x, u))
+
+
+DEFAULT_TARGET = "x86-64-v3"  # where nobody says for which machine the loops are

@@ -1,0 +1,277 @@
+"""Tree ensembles as branch-free code: every row walks every tree at once, one level per step.
+
+A forest is a table of nodes (feature, threshold, comparison, next node when it holds and when not); leaves lead to
+themselves. After as many steps as the deepest tree has levels, the places are leaves, and their weights are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ingot.compiler.ir.types import f32, f64, i64
+from ingot.compiler.ops.indexing import Gather, GatherElements
+from ingot.compiler.ops.movement import concat
+from ingot.frontends.dsl.tensor import Tensor
+from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.convert.classical import TRANSFORMS, labelled, rows, string_labels, transformed
+from ingot.frontends.onnx.problems import Kind, ProblemError
+from ingot.frontends.onnx.registry import ML, onnx_op
+
+COMPARISONS = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+LEAF = -1
+
+
+@dataclass
+class Forest:
+    """Nodes of all trees; a node's mode is a number of COMPARISONS, or LEAF."""
+
+    feature: list[int] = field(default_factory=list)
+    split: list[float] = field(default_factory=list)
+    mode: list[int] = field(default_factory=list)
+    yes: list[int] = field(default_factory=list)
+    no: list[int] = field(default_factory=list)
+    missing: list[bool] = field(default_factory=list)  # whether NaN takes the yes branch
+    weights: list[dict[int, float]] = field(default_factory=list)  # of leaves: target -> weight
+    roots: list[int] = field(default_factory=list)
+
+    def add(self, feature: int, split: float, mode: int, missing: bool = False) -> int:
+        """A new node, which leads to itself until told otherwise."""
+        number = len(self.mode)
+        self.feature.append(feature)
+        self.split.append(split)
+        self.mode.append(mode)
+        self.yes.append(number)
+        self.no.append(number)
+        self.missing.append(missing)
+        self.weights.append({})
+        return number
+
+    def depth(self) -> int:
+        """Levels below the roots. Trees that are none (a node leads back to one before it) are an error."""
+        depth, level, left = 0, list(self.roots), len(self.mode) + len(self.roots)
+        while True:
+            inner = [n for n in level if self.mode[n] != LEAF]
+            if not inner:
+                return depth
+            left -= len(inner)
+            if left < 0:
+                raise ProblemError(Kind.BAD_ATTRIBUTE, "the nodes of a tree lead back to earlier ones")
+            level = [m for n in inner for m in (self.yes[n], self.no[n])]
+            depth += 1
+
+
+def leaves(op: Call, x: Any, forest: Forest) -> Any:
+    """[rows, trees]: the leaf that each row reaches in each tree."""
+    modes = sorted({m for m in forest.mode if m != LEAF})
+
+    def table(values: Sequence[Any], dtype: Any) -> Tensor:
+        return op.constant(np.asarray(values, dtype))
+
+    columns = int(x.shape[1])
+    if any(not 0 <= f < columns for f, m in zip(forest.feature, forest.mode, strict=True) if m != LEAF):
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"a tree reads a feature that {x.type!r} does not have")
+    feature = table([f if m != LEAF else 0 for f, m in zip(forest.feature, forest.mode, strict=True)], np.int64)
+    split, mode = table(forest.split, x.dtype.numpy), table(forest.mode, np.int64)
+    yes, no = table(forest.yes, np.int64), table(forest.no, np.int64)
+    missing = table(forest.missing, np.bool_) if any(forest.missing) else None
+    place = table(forest.roots, np.int64).reshape(1, len(forest.roots)).broadcast_to((x.shape[0], len(forest.roots)))
+    for _ in range(forest.depth()):
+        value = x.apply(GatherElements(1), feature.apply(Gather(0), place))
+        threshold = split.apply(Gather(0), place)
+        holds: Any = None
+        kinds = mode.apply(Gather(0), place) if len(modes) > 1 else None
+        for number in modes:
+            answer = _compared(value, threshold, number)
+            holds = answer if holds is None or kinds is None else (kinds == number).where(answer, holds)
+        if missing is not None:
+            holds = holds | (value.is_nan() & missing.apply(Gather(0), place))
+        place = holds.where(yes.apply(Gather(0), place), no.apply(Gather(0), place))
+    return place
+
+
+def _compared(value: Any, threshold: Any, mode: int) -> Any:
+    match COMPARISONS[mode]:
+        case "BRANCH_LEQ":
+            return value <= threshold
+        case "BRANCH_LT":
+            return value < threshold
+        case "BRANCH_GTE":
+            return value >= threshold
+        case "BRANCH_GT":
+            return value > threshold
+        case "BRANCH_EQ":
+            return value == threshold
+    return value != threshold
+
+
+def aggregated(op: Call, x: Any, forest: Forest, targets: int, how: str) -> Any:
+    """[rows, targets]: the sum (or mean, minimum, maximum) over the trees of the weights of their leaves."""
+    place = leaves(op, x, forest)
+    weights = np.zeros((len(forest.mode), targets), x.dtype.numpy)
+    for number, given in enumerate(forest.weights):
+        for target, weight in given.items():
+            weights[number, target] += weight
+    votes = op.constant(weights).apply(Gather(0), place)  # [rows, trees, targets]
+    if how in ("MIN", "MAX"):
+        return votes.reduce(how.lower(), (1,))
+    total = votes.reduce("sum", (1,))
+    return total / float(max(1, len(forest.roots))) if how == "AVERAGE" else total
+
+
+def _data(x: Tensor) -> Any:
+    return rows(x if x.dtype in (f32, f64) else x.cast(f32))
+
+
+# --- version 5 --------------------------------------------------------------------------------------
+
+
+@onnx_op("TreeEnsemble", domain=ML)
+def tree_ensemble(op: Call, x: Tensor) -> Any:
+    data = _data(x)
+    how = ("AVERAGE", "SUM", "MIN", "MAX")[op.get("aggregate_function", 1)]
+    scores = aggregated(op, data, _forest_5(op), op.get("n_targets", 1), how)
+    return transformed(scores, TRANSFORMS[op.get("post_transform", 0)])
+
+
+def _forest_5(op: Call) -> Forest:
+    forest = Forest()
+    modes, splits = op.get("nodes_modes").tolist(), op.get("nodes_splits").tolist()
+    features = op.get("nodes_featureids")
+    tracks = op.get("nodes_missing_value_tracks_true", None) or [0] * len(modes)
+    members = _member_sets(op, modes)
+    heads: list[tuple[int, list[int]]] = []
+    for n, mode in enumerate(modes):
+        if mode == 6:  # membership: a chain of comparisons
+            chain = [forest.add(features[n], value, 4, bool(tracks[n])) for value in next(members)]
+            for before, after in zip(chain, chain[1:], strict=False):
+                forest.no[before] = after
+            heads.append((chain[0], chain))
+        else:
+            number = forest.add(features[n], splits[n], mode, bool(tracks[n]))
+            heads.append((number, [number]))
+    targets, weights = op.get("leaf_targetids"), op.get("leaf_weights").tolist()
+    ends = []
+    for target, weight in zip(targets, weights, strict=True):
+        leaf = forest.add(0, 0.0, LEAF)
+        forest.weights[leaf][target] = weight
+        ends.append(leaf)
+    for branch, ids, is_leaf in (
+        ("yes", op.get("nodes_truenodeids"), op.get("nodes_trueleafs")),
+        ("no", op.get("nodes_falsenodeids"), op.get("nodes_falseleafs")),
+    ):
+        for n, (where, leaf) in enumerate(zip(ids, is_leaf, strict=True)):
+            goal = ends[where] if leaf else heads[where][0]
+            for node in heads[n][1] if branch == "yes" else heads[n][1][-1:]:
+                getattr(forest, branch)[node] = goal
+    forest.roots = [heads[r][0] for r in op.get("tree_roots")]
+    return forest
+
+
+def _member_sets(op: Call, modes: Sequence[int]) -> Any:
+    """The values of each membership node; a NaN ends a set."""
+    if 6 not in modes:
+        return iter(())
+    sets: list[list[float]] = [[]]
+    for value in op.get("membership_values").tolist():
+        if np.isnan(value):
+            sets.append([])
+        else:
+            sets[-1].append(value)
+    return iter([s for s in sets if s])
+
+
+# --- versions 1 to 3 --------------------------------------------------------------------------------
+
+
+def _numbers(op: Call, name: str, default: Any = None) -> list[Any]:
+    """A list that may be given as floats or, for doubles, as a tensor."""
+    if op.has(f"{name}_as_tensor"):
+        return op.get(f"{name}_as_tensor").tolist()
+    return list(op.get(name, default))
+
+
+def _forest(op: Call, kind: str) -> Forest:
+    """`kind` is target or class: what the attributes of the leaves begin with."""
+    forest = Forest()
+    modes, features = op.get("nodes_modes"), op.get("nodes_featureids")
+    splits = _numbers(op, "nodes_values")
+    tracks = op.get("nodes_missing_value_tracks_true", None) or [0] * len(modes)
+    place: dict[tuple[int, int], int] = {}
+    trees, ids = op.get("nodes_treeids"), op.get("nodes_nodeids")
+    for n, mode in enumerate(modes):
+        number = LEAF if mode == "LEAF" else COMPARISONS.index(mode) if mode in COMPARISONS else None
+        op.require(number is not None, Kind.BAD_ATTRIBUTE, f"there is no node mode {mode!r}")
+        assert number is not None
+        place[trees[n], ids[n]] = forest.add(features[n], splits[n], number, bool(tracks[n]))
+    try:
+        for n, mode in enumerate(modes):
+            if mode != "LEAF":
+                here = place[trees[n], ids[n]]
+                forest.yes[here] = place[trees[n], op.get("nodes_truenodeids")[n]]
+                forest.no[here] = place[trees[n], op.get("nodes_falsenodeids")[n]]
+        leaves_of = zip(
+            op.get(f"{kind}_treeids"), op.get(f"{kind}_nodeids"), op.get(f"{kind}_ids"), _numbers(op, f"{kind}_weights"), strict=True
+        )
+        for tree, node, target, weight in leaves_of:
+            weights = forest.weights[place[tree, node]]
+            weights[target] = weights.get(target, 0.0) + weight
+    except (KeyError, IndexError) as error:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"a tree names the node {error}, which does not exist") from None
+    reached = {n for m, here in enumerate(forest.mode) if here != LEAF for n in (forest.yes[m], forest.no[m])}
+    forest.roots = [n for n in place.values() if n not in reached]
+    return forest
+
+
+def _with_base(op: Call, scores: Any) -> Any:
+    base = _numbers(op, "base_values", [])
+    return scores + op.constant(np.asarray(base, scores.dtype.numpy)) if base else scores
+
+
+@onnx_op("TreeEnsembleRegressor", domain=ML)
+def tree_ensemble_regressor(op: Call, x: Tensor) -> Any:
+    data = _data(x)
+    how = op.choice("aggregate_function", "SUM", ("AVERAGE", "SUM", "MIN", "MAX"))
+    scores = aggregated(op, data, _forest(op, "target"), op.get("n_targets", 1), how)
+    return transformed(_with_base(op, scores), op.choice("post_transform", "NONE", TRANSFORMS)).cast(f32)
+
+
+@onnx_op("TreeEnsembleClassifier", domain=ML)
+def tree_ensemble_classifier(op: Call, x: Tensor) -> Any:
+    named = string_labels(op, "classlabels_int64s")
+    if named is not None:
+        return named
+    data = _data(x)
+    how = op.choice("post_transform", "NONE", TRANSFORMS)
+    count = len(op.get("classlabels_int64s", [])) or 1
+    forest = _forest(op, "class")
+    single = count <= 2 and len(set(op.get("class_ids"))) == 1
+    if not single:
+        scores = _with_base(op, aggregated(op, data, forest, count, "SUM"))
+        return labelled(op, scores.argmax(1), "classlabels_int64s"), transformed(scores, how).cast(f32)
+    return _one_score(op, data, forest, how)
+
+
+def _one_score(op: Call, data: Any, forest: Forest, how: str) -> Any:
+    """Two classes of which only one has weights: a probability when all are positive, else a decision value."""
+    (target,) = set(op.get("class_ids"))
+    for weights in forest.weights:
+        if target in weights and target != 0:
+            weights[0] = weights.pop(target)
+    score = aggregated(op, data, forest, 1, "SUM")
+    base = _numbers(op, "base_values", [])
+    if base:
+        score = score + float(base[-1])
+    positive = all(w >= 0 for w in _numbers(op, "class_weights"))
+    hit = (score > (0.5 if positive else 0.0)).reshape(score.shape[0])
+    label = labelled(op, hit.cast(i64), "classlabels_int64s")
+    if how == "PROBIT":
+        return label, transformed(score, how).cast(f32)
+    if positive:
+        pair = concat([1.0 - score, score], 1)
+    else:
+        pair = transformed(concat([-score, score], 1), how)
+    return label, pair.cast(f32)

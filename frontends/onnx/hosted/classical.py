@@ -1,0 +1,102 @@
+"""Classical machine learning on strings and maps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingot.frontends.onnx.host import host_op
+from ingot.frontends.onnx.hosted.strings import texts
+from ingot.frontends.onnx.registry import ML
+
+
+def _list(call: Any, *names: str) -> list[Any] | None:
+    for name in names:
+        if call.has(name):
+            found = call.get(name)
+            return found.ravel().tolist() if isinstance(found, np.ndarray) else list(found)
+    return None
+
+
+def _plain(array: np.ndarray) -> list[Any]:
+    return texts(array).ravel().tolist() if array.dtype.kind in "OUS" else array.ravel().tolist()
+
+
+def _as_array(values: list[Any], shape: tuple[int, ...], like: Any) -> np.ndarray:
+    if isinstance(like, str):
+        made = np.empty(len(values), object)
+        made[:] = values
+        return made.reshape(shape)
+    dtype = np.int64 if isinstance(like, int) else np.float32
+    return np.array(values, dtype).reshape(shape)
+
+
+@host_op("LabelEncoder", domain=ML)
+def label_encoder(call: Any, x: np.ndarray) -> np.ndarray:
+    if call.has("classes_strings"):  # version 1: the classes' numbers and back
+        classes = call.get("classes_strings")
+        if x.dtype.kind in "OUS":
+            table, default = {c: n for n, c in enumerate(classes)}, call.get("default_int64", -1)
+        else:
+            table, default = dict(enumerate(classes)), call.get("default_string", "_Unused")
+        return _as_array([table.get(k, default) for k in _plain(x)], x.shape, default)
+    keys = _list(call, "keys_strings", "keys_int64s", "keys_floats", "keys_tensor") or []
+    values = _list(call, "values_strings", "values_int64s", "values_floats", "values_tensor") or []
+    table = dict(zip(keys, values, strict=True))
+    if call.has("default_tensor"):
+        default = call.get("default_tensor").ravel().tolist()[0]
+    elif isinstance(values[0], str):
+        default = call.get("default_string", "_Unused")
+    elif isinstance(values[0], int):
+        default = call.get("default_int64", -1)
+    else:
+        default = call.get("default_float", -0.0)
+    found = _as_array([table.get(k, default) for k in _plain(x)], x.shape, values[0])
+    return found.astype(call.get("values_tensor").dtype) if call.has("values_tensor") else found
+
+
+@host_op("CategoryMapper", domain=ML)
+def category_mapper(call: Any, x: np.ndarray) -> np.ndarray:
+    names, numbers = call.get("cats_strings"), call.get("cats_int64s")
+    if x.dtype.kind in "OUS":
+        table, default = dict(zip(names, numbers, strict=True)), call.get("default_int64", -1)
+    else:
+        table, default = dict(zip(numbers, names, strict=True)), call.get("default_string", "_Unused")
+    return _as_array([table.get(k, default) for k in _plain(x)], x.shape, default)
+
+
+@host_op("OneHotEncoder", domain=ML)
+def one_hot_encoder(call: Any, x: np.ndarray) -> np.ndarray:
+    names = call.get("cats_strings")
+    return np.array([[k == name for name in names] for k in _plain(x)], np.float32).reshape(*x.shape, len(names))
+
+
+@host_op("DictVectorizer", domain=ML)
+def dict_vectorizer(call: Any, x: Any) -> np.ndarray:
+    names = _list(call, "string_vocabulary", "int64_vocabulary") or []
+    rows = x if isinstance(x, list) else [x]
+    values = [[row.get(name, 0) for name in names] for row in rows]
+    sample = next((v for row in rows for v in row.values()), 0.0)
+    return np.array(values, np.int64 if isinstance(sample, int | np.integer) else np.float32)
+
+
+@host_op("CastMap", domain=ML)
+def cast_map(call: Any, x: dict[int, Any]) -> np.ndarray:
+    """A map from numbers to values as a row: dense, or with default values up to max_map."""
+    dtype = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}[call.get("cast_to", "TO_FLOAT")]
+    if call.get("map_form", "DENSE") == "DENSE":
+        row = [x[k] for k in sorted(x)]
+    else:
+        row = [x.get(k, 0) for k in range(call.get("max_map", 1))]
+    made = np.empty((1, len(row)), dtype)
+    made[0, :] = [str(v) for v in row] if dtype is object else [float(v) for v in row]
+    return made
+
+
+@host_op("ZipMap", domain=ML)
+def zip_map(call: Any, x: np.ndarray) -> Any:
+    """Each row as a map from class to score."""
+    names = _list(call, "classlabels_strings", "classlabels_int64s") or []
+    rows = x if x.ndim > 1 else x.reshape(1, -1)
+    return [[dict(zip(names, map(np.float32, row.tolist()), strict=True)) for row in rows]]

@@ -1,0 +1,171 @@
+"""Which convolutions are interpolated, and that they still compute the convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingot.compiler.ir.graph import Builder, Graph
+from ingot.compiler.ir.interpret import run_graph
+from ingot.compiler.ir.types import TensorType, f32, f64
+from ingot.compiler.ops.base import Node
+from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose
+from ingot.compiler.ops.winograd import ERROR_BOUND, WinogradConvolution
+from ingot.compiler.options import Options
+from ingot.compiler.passes.winograd import Winograd
+from ingot.compiler.pipeline import compile_graph, run_passes
+from ingot.compiler.target import Target
+from ingot.runtime.executable import Executable
+
+PLAIN = {"strides": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "layout": "channels_last"}
+
+
+def graph_of(x: TensorType, w: TensorType, role: str = "constant", **fields: object) -> Graph:
+    builder = Builder()
+    operands = builder.input("x", x), builder.input("w", w, role)  # type: ignore[arg-type]
+    y = builder.emit(Convolution(**{**PLAIN, **fields}), *operands)  # type: ignore[arg-type]
+    weights = np.random.default_rng(1).standard_normal(w.static_shape).astype(w.dtype.numpy)
+    return Graph("g", builder.inputs, (y,), constants={"w": weights} if role == "constant" else {})
+
+
+def tiles_of(graph: Graph) -> list[int]:
+    return [v.op.tile for v in graph.body if isinstance(v.op, WinogradConvolution)]
+
+
+def names(graph: Graph) -> list[str]:
+    return [v.op.name for v in graph.body]  # type: ignore[attr-defined]
+
+
+LARGE = f32[1, 28, 28, 64], f32[3, 3, 64, 64]
+
+
+def test_a_large_layer_is_interpolated():
+    graph = graph_of(*LARGE)
+    assert names(Winograd()(graph)) == ["winograd_weight", "winograd_convolution"]
+    assert tiles_of(Winograd()(graph)) == [4]
+
+
+def test_few_tiles_with_a_large_weight_read_the_smaller_transform():
+    assert tiles_of(Winograd()(graph_of(f32[1, 7, 7, 512], f32[3, 3, 512, 512]))) == [2]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "fields"),
+    [
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], {"strides": (2, 2)}),
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], {"dilation": (2, 2)}),
+        (f32[1, 28, 28, 64], f32[3, 3, 32, 64], {"groups": 2}),
+        (f32[1, 28, 28, 64], f32[5, 5, 64, 64], {}),
+        (f32[1, 28, 28, 64], f32[1, 1, 64, 64], {"padding": ((0, 0), (0, 0))}),
+        (f64[1, 28, 28, 64], f64[3, 3, 64, 64], {}),
+        (f32[1, 28, 28, 1], f32[3, 3, 1, 8], {}),
+        (f32[1, 64, 28, 28], f32[64, 64, 3, 3], {"layout": "channels_first"}),
+        (f32[1, "height", 28, 64], f32[3, 3, 64, 64], {}),
+    ],
+    ids=["stride", "dilation", "groups", "5x5", "1x1", "f64", "one channel", "channels first", "symbolic size"],
+)  # fmt: skip
+def test_others_stay_as_they_are(x: TensorType, w: TensorType, fields: dict[str, object]):
+    graph = graph_of(x, w, **fields)
+    assert names(Winograd()(graph)) == ["convolution"]
+
+
+def test_making_the_transform_at_run_time_must_pay():
+    """Two results of an image are too few to transform a weight for in every step."""
+    assert tiles_of(Winograd()(graph_of(f32[1, 1, 2, 512], f32[3, 3, 512, 512], "argument"))) == []
+    assert tiles_of(Winograd()(graph_of(f32[1, 32, 32, 64], f32[3, 3, 64, 64], "argument"))) == [4]
+
+
+@pytest.mark.parametrize("role", ["constant", "argument"])
+def test_the_choice_does_not_depend_on_the_batch(role: str):
+    chosen = [tiles_of(Winograd()(graph_of(f32[n, 7, 7, 512], f32[3, 3, 512, 512], role))) for n in (1, 16, 64, "n")]
+    assert chosen == [chosen[0]] * 4
+
+
+def test_the_option_turns_it_off():
+    graph = graph_of(*LARGE)
+    assert tiles_of(run_passes(graph, Options())) == [4]
+    assert tiles_of(run_passes(graph, Options(winograd=False))) == []
+
+
+def test_the_gradient_of_the_data_is_interpolated_too():
+    builder = Builder()
+    g, w = builder.input("g", f32[16, 16, 16, 64]), builder.input("w", f32[3, 3, 64, 64])
+    y = builder.emit(ConvolutionTranspose(**PLAIN, shape=(16, 16)), g, w)  # type: ignore[arg-type]
+    assert tiles_of(run_passes(Graph("g", builder.inputs, (y,)), Options())) == [4]
+
+
+def test_blocks_are_as_wide_as_register_tiles():
+    (weight,) = [
+        v.op for v in Winograd(Target.named("x86-64-v4"))(graph_of(*LARGE)).body if v.op.name == "winograd_weight"
+    ]
+    assert weight.columns == 32
+
+
+@pytest.mark.parametrize(
+    ("x", "w"),
+    [
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64]),
+        (f32[2, 13, 15, 24], f32[3, 3, 24, 40]),
+        (f32[1, 7, 7, 512], f32[3, 3, 512, 64]),
+        (f32[3, 30, 30, 16], f32[3, 3, 16, 20]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["normal", "positive", "cancelling"])
+def test_the_error_is_within_its_bound(x: TensorType, w: TensorType, kind: str):
+    graph = graph_of(x, w)
+    assert tiles_of(Winograd()(graph))
+    rng = np.random.default_rng(3)
+    image = rng.standard_normal(x.static_shape)
+    if kind == "positive":
+        image = np.maximum(image, 0)
+    if kind == "cancelling":
+        image += 10
+    image = image.astype(np.float32)
+    exact = Convolution(**PLAIN).evaluate(image.astype(np.float64), graph.constants["w"].astype(np.float64))  # type: ignore[arg-type]
+    found = np.asarray(Executable(compile_graph(graph, Options(cache=False)).program)(image))
+    assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
+    meaning = run_graph(Winograd()(graph), {"x": image, "w": graph.constants["w"]})[0]
+    assert np.abs(meaning - exact).max() <= 1e-6 * np.abs(exact).max()
+
+
+def epilogue_graph(batch: object, outputs: int) -> Graph:
+    """relu(convolution + bias + residual), and the sum before it"""
+    builder = Builder()
+    x = Node(builder, builder.input("x", f32[batch, 9, 10, 16]))
+    w = Node(builder, builder.input("w", f32[3, 3, 16, outputs], "constant"))
+    bias = Node(builder, builder.input("bias", f32[outputs], "constant"))
+    residual = Node(builder, builder.input("residual", f32[batch, 9, 10, outputs]))
+    total = x.apply(Convolution(**PLAIN), w) + bias + residual  # type: ignore[arg-type]
+    rng = np.random.default_rng(5)
+    weights = rng.standard_normal((3, 3, 16, outputs)).astype(np.float32)
+    constants = {"w": weights, "bias": rng.standard_normal(outputs).astype(np.float32)}
+    outputs_ = (total.binary("maximum", 0.0).value, total.value)
+    return Graph("g", builder.inputs, outputs_, constants=constants)
+
+
+@pytest.mark.parametrize("outputs", [16, 35])
+def test_what_follows_is_done_in_the_same_loops(outputs: int):
+    graph = epilogue_graph("batch", outputs)
+    compiled = compile_graph(graph, Options(cache=False))
+    assert compiled.assembly is not None
+    assert [k.ops[0] for k in compiled.assembly.kernels] == ["winograd_convolution"]
+    rng = np.random.default_rng(6)
+    run = Executable(compiled.program, threads=2)
+    for batch in (1, 3, 8):
+        x = rng.standard_normal((batch, 9, 10, 16)).astype(np.float32)
+        residual = rng.standard_normal((batch, 9, 10, outputs)).astype(np.float32)
+        expected = run_graph(graph, {**graph.constants, "x": x, "residual": residual})
+        for found, wanted in zip(run(x, residual), expected, strict=True):
+            assert np.abs(found - wanted).max() <= ERROR_BOUND * np.abs(wanted).max()
+
+
+def test_bits_do_not_depend_on_batch_or_threads():
+    graph = graph_of(f32["batch", 21, 18, 32], f32[3, 3, 32, 48])
+    program = compile_graph(graph, Options(cache=False)).program
+    x = np.random.default_rng(7).standard_normal((11, 21, 18, 32)).astype(np.float32)
+    whole = np.asarray(Executable(program, threads=1)(x))
+    assert np.array_equal(np.asarray(Executable(program, threads=2)(x)), whole)
+    for n in (0, 4, 10):
+        assert np.array_equal(np.asarray(Executable(program, threads=1)(x[n : n + 1])), whole[n : n + 1])
+    alone = compile_graph(graph_of(f32[1, 21, 18, 32], f32[3, 3, 32, 48]), Options(cache=False)).program
+    assert np.array_equal(np.asarray(Executable(alone)(x[:1])), whole[:1])
