@@ -33,6 +33,7 @@ from ingot.compiler.ops.windows import Axis, Padding, axes_of, pad_array, window
 from ingot.compiler.target import Target
 
 TAPS = 3
+PIECE = 1 << 12  # pairs of channels whose transforms are evaluated at once: they stay in cache
 ERROR_BOUND = 2e-5  # largest error of a result, relative to the largest result
 POINTS: dict[int, tuple[float, ...]] = {
     2: (0.0, 1.0, -1.0),
@@ -102,13 +103,18 @@ class WinogradWeight(Op):
 
     def evaluate(self, w: np.ndarray) -> np.ndarray:
         transform = matrices(self.tile).weight
-        groups, size, _, blocks, channels, columns = self.infer(type_of(w)).static_shape
-        flat = w.reshape(TAPS, TAPS, -1).astype(np.float64)
-        both = np.einsum("xr,ys,rsk->xyk", transform, transform, flat, optimize=True)
-        padded = np.zeros((size, size, channels, groups * blocks * columns), np.float32)
-        padded[..., : w.shape[-1]] = both.reshape(size, size, channels, -1)
-        apart = padded.reshape(size, size, channels, groups, blocks, columns)
-        return np.ascontiguousarray(apart.transpose(3, 0, 1, 4, 2, 5))
+        result = np.zeros(self.infer(type_of(w)).static_shape, np.float32)
+        groups, size, _, blocks, channels, columns = result.shape
+        outputs = w.shape[-1]
+        step = max(1, PIECE // outputs)
+        for start in range(0, channels, step):
+            piece = w[:, :, start : start + step].astype(np.float64)
+            half = transform @ piece.reshape(TAPS, -1)
+            both = transform @ half.reshape(size, TAPS, -1)
+            padded = np.zeros((size, size, piece.shape[2], groups, blocks, columns), np.float32)
+            padded.reshape(size, size, piece.shape[2], -1)[..., :outputs] = both.reshape(size, size, -1, outputs)
+            result[..., start : start + step, :] = padded.transpose(3, 0, 1, 4, 2, 5)
+        return result
 
     def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
         return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body

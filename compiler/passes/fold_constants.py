@@ -4,8 +4,8 @@ The result is two graphs: a prologue from the given constants to folded ones, an
 folded ones as constants. Nothing is evaluated here, so weights never enter the IR, and a cached program can
 recompute its constants for other weights by running the prologue again.
 
-A value is folded when its result is not larger than `budget` elements or not larger than what it reads, or when
-it prepares a weight for a kernel.
+A value is folded when its result is not larger than `budget` elements or than the constants it is computed from,
+when it prepares a weight for a kernel, or when only folded values read it.
 """
 
 from __future__ import annotations
@@ -80,23 +80,37 @@ def _rebuild(graph: Graph, builder: Builder, made: dict[Value, Value]) -> None:
 
 
 def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
-    known = {v for v in graph.inputs if input_of(v).role == "constant"}
+    """What can be computed beforehand, without what would be too large to keep."""
+    origin: dict[Value, int] = {}  # the size of the largest given constant that a value is computed from
+    for value in graph.inputs:
+        if input_of(value).role == "constant":
+            origin[value] = _elements(value) if value.tensor.is_static else 0
     for value in graph.body:
         op = value.op
         assert isinstance(op, Op)
-        if any(a not in known for a in value.args) or isinstance(value.type, TupleType):
+        if isinstance(value.type, TupleType) or any(a not in origin for a in value.args):
             continue
-        if not value.tensor.is_static or not _is_static(op):
+        if value.tensor.is_static and _is_static(op):
+            origin[value] = max((origin[a] for a in value.args), default=0)
+    known = set(origin)
+    users, outputs = users_of(graph), set(graph.outputs)
+    for value in reversed(graph.body):
+        op = value.op
+        assert isinstance(op, Op)
+        if value not in known or op.prepares or _elements(value) <= max(budget, origin[value]):
             continue
-        size = value.tensor.size
-        read = max((a.tensor.size for a in value.args), default=0)
-        assert isinstance(size, int)
-        assert isinstance(read, int)
-        if size > budget and size > read and not op.prepares:
-            reasons.append(f"{op.name} {value.type!r} is not folded: {size} elements is over the budget of {budget}")
-            continue
-        known.add(value)
+        if value in outputs or any(user not in known for user in users[value]):
+            known.discard(value)
+            reasons.append(
+                f"{op.name} {value.type!r} is not folded: {_elements(value)} elements is over the budget of {budget}"
+            )
     return known
+
+
+def _elements(value: Value) -> int:
+    size = value.tensor.size
+    assert isinstance(size, int)
+    return size
 
 
 def _is_static(op: Op) -> bool:

@@ -13,7 +13,7 @@ from ingot.compiler.ir.loops import Function, If
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import empty
 from ingot.compiler.schedule.primitives import ScheduleError
-from ingot.compiler.schedule.recipes import contraction, elementwise, fallback, reduction, rows
+from ingot.compiler.schedule.recipes import contraction, elementwise, fallback, reduction, rows, windows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 
@@ -22,6 +22,7 @@ Recipe = Callable[[Kernel, Target, ScheduleOptions], "Scheduled | None"]
 RECIPES: dict[str, Recipe] = {
     "elementwise": elementwise.recipe,
     "contraction": contraction.recipe,
+    "windows": windows.recipe,
     "reduction": reduction.recipe,
     "rows": rows.recipe,
     "fallback": fallback.recipe,

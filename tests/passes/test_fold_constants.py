@@ -48,6 +48,19 @@ def test_budget_stops_growth_and_says_so():
     run_both(graph, parts, np.ones((5, 8, 100)))
 
 
+def test_a_large_value_between_folded_ones_is_folded_too():
+    """Scaling a weight stretches the scale to the weight's size, and leaves no more than the weight."""
+
+    def scaled(x):
+        weight = x._coerce(WEIGHT)
+        return x @ (weight * x._coerce(np.arange(8.0)).broadcast_to((5, 8)))
+
+    graph, parts = split(scaled, ingot.f64["n", 5], budget=10)
+    assert [v.op.name for v in parts.main.body] == ["contract"]
+    assert not parts.reasons
+    run_both(graph, parts, np.ones((3, 5)))
+
+
 def test_literals_stay_in_the_code():
     _, parts = split(lambda x: x * 2.0, ingot.f64["n", 5])
     assert parts.prologue is None

@@ -23,6 +23,7 @@ CASES = {
     "rows": kernels.softmax((n, 100)),
     "reduction": kernels.reduce_axes((n, 20), (1,)),
     "contraction": kernels.matmul(n, 64, 300),
+    "windows": kernels.depthwise(n, 9, 8, 2),
     "fallback": kernels.awkward(n, 5),
 }
 

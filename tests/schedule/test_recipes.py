@@ -58,10 +58,10 @@ CASES = {
         (kernels.reduce_axes((3, 9000), (0,), "min"), {}),
         (kernels.reduce_axes((70, 10), (1,), "sum", f16), {}),
         (kernels.reduce_axes((20, 9), (1,), "sum", i32), {}),
-        (kernels.depthwise(2, 7, 11, 3), {}),
         (kernels.depthwise(n, 5, m, 2), {n: 2, m: 19}),
         (kernels.max_pool(2, 3, 10), {}),
     ],
+    "windows": [(kernels.depthwise(2, 7, 11, 3), {}), (kernels.depthwise(n, 9, 20, 2), {n: 3})],
     "rows": [
         (kernels.softmax((4, 37)), {}),
         (kernels.softmax((n, 3, 10)), {n: 1}),

@@ -93,7 +93,7 @@ def test_a_key_in_a_buffer_draws_anew_each_step():
     assert trainer.model.key.tolist() == [0, 3]
 
 
-@pytest.mark.parametrize("call", [lambda k: random.normal(k, (3,)), random.advance, random.split], ids=str)
+@pytest.mark.parametrize("call", [lambda k: random.normal(k, (3,)), random.advance, random.split], ids=["normal", "advance", "split"])
 def test_e121_a_key_that_is_no_tensor(call):
     with pytest.raises(ingot.IngotError, match="E121"):
         call(random.key(0))

@@ -1,0 +1,357 @@
+"""Windows that slide along an axis: depthwise convolution and pooling, with vectors along the channels.
+
+    y[n, y, x, c] = combine(r, s: body(n, y*stride + r - low, x*stride + s - low, c));  then everything elementwise
+
+A block of neighbouring results (pixels times vectors of channels) stays in registers while the taps run; neighbours
+read the same elements, which are loaded once. Taps in the padding are not computed at all: along the axis of the
+pixels it is known which they are, because the blocks at both ends are code of their own; along the other axes
+the loops over the taps start late and end early.
+
+Invariant: a result combines its taps in order, wherever it stands in a block.
+Non-goals: large windows (global pooling is a reduction like others), windows along the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import scalar as ir
+from ingot.compiler.ir.loops import Alloc, If, Statement, Store
+from ingot.compiler.ir.scalar import Apply, Buffer, Const, IndexValue, Load, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.ir.traverse import nodes
+from ingot.compiler.schedule import build, partition, scalars, tile
+from ingot.compiler.schedule.form import Accumulation, ReductionForm, in_place_pairs, reduction_form
+from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.target import Target
+
+MOST_TAPS = 64
+SUMS = 8  # independent accumulators that hide the latency of an addition
+UNROLLED_STEPS = 64  # vector operations of a block that are written out instead of looping over taps
+
+
+@dataclass(frozen=True)
+class WindowDecision:
+    width: int  # lanes
+    pixels: int  # results of a block along the axis of the windows
+    vectors: int  # vectors of channels of a block
+    unrolled: bool  # all taps are written out
+    axis: int = -1  # outer axis that is cut for threads
+    block: int = 0  # its steps in a block
+
+
+@dataclass(frozen=True)
+class Taps:
+    """A reduction whose body is guarded: it counts where all conditions hold."""
+
+    form: ReductionForm
+    accumulation: Accumulation
+    body: Scalar
+    conditions: tuple[Scalar, ...]
+    pixel: Dim  # the kept axis that windows slide along, next to the channels
+    fixed: tuple[int, ...]  # reduced axes along it: written out
+    moving: tuple[int, ...]  # other reduced axes: loops
+
+
+def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
+    form = reduction_form(kernel)
+    taps = None if form is None else classify(form)
+    if form is None or taps is None:
+        return None
+    decision = replace(decide(taps, target, options), **options.decisions)
+    body = simplify(WindowNest(taps, decision, target).statements())
+    parameters = (*kernel.inputs, *kernel.outputs)
+    function = loops.Function(kernel.name, parameters, form.views.declared(body))
+    reason = "windows slide over whole vectors of channels"
+    return Scheduled(function, "windows", asdict(decision), reason, (), in_place_pairs(kernel))
+
+
+# --- form -----------------------------------------------------------------------------------------------------
+
+
+def classify(form: ReductionForm) -> Taps | None:
+    if len(form.accumulations) != 1 or len(form.kept) < 2 or not form.reduced:
+        return None
+    (accumulation,) = form.accumulations
+    constant = all(isinstance(e, int) for e in (*form.reduced_extents, *form.kept_extents[-2:]))
+    if not constant or symbolic.less_equal(symbolic.product(form.reduced_extents), MOST_TAPS) is not True:
+        return None
+    lane, pixel = form.kept[-1], form.kept[-2]
+    loads = scalars.loads(accumulation.body)
+    strides = [scalars.stride(load, lane) for load in loads]
+    if not strides or any(step not in (0, 1) for step in strides) or 1 not in strides:
+        return None
+    fixed = tuple(n for n, r in enumerate(form.reduced) if any(_side_by_side(load, pixel, r) for load in loads))
+    if not fixed:
+        return None
+    conditions, body = guarded(accumulation)
+    if any(scalars.depends_on(condition, lane) for condition in conditions):
+        return None
+    moving = tuple(n for n in range(len(form.reduced)) if n not in fixed)
+    return Taps(form, accumulation, body, conditions, pixel, fixed, moving)
+
+
+def _side_by_side(load: Load, kept: Dim, reduced: Dim) -> bool:
+    """Whether one index of the load has both variables: a window along that axis."""
+    return any(kept in symbolic.atoms(index) and reduced in symbolic.atoms(index) for index in load.index)
+
+
+def guarded(accumulation: Accumulation) -> tuple[tuple[Scalar, ...], Scalar]:
+    """(conditions, body): what is accumulated where the conditions hold; elsewhere it changes nothing."""
+    body = accumulation.body
+    match body:
+        case Apply(function, (condition, chosen, Const() as other)) if function.name == "select":
+            if other == accumulation.neutral:
+                return tuple(_conjuncts(condition)), chosen
+        case Apply(function, (left, right)) if function.name == "mul" and accumulation.combiner == "sum":
+            for factor, rest in ((left, right), (right, left)):
+                found = _chosen_or_zero(factor)
+                if found is not None:
+                    condition, chosen = found
+                    pair = (chosen, rest) if factor is left else (rest, chosen)
+                    return tuple(_conjuncts(condition)), ir.apply("mul", *pair)
+        case _:
+            pass
+    return (), body
+
+
+def _chosen_or_zero(factor: Scalar) -> tuple[Scalar, Scalar] | None:
+    match factor:
+        case Apply(function, (condition, chosen, Const(value))) if function.name == "select" and value == 0:
+            return condition, chosen
+        case _:
+            return None
+
+
+def _conjuncts(condition: Scalar) -> Iterator[Scalar]:
+    match condition:
+        case Apply(function, (left, right)) if function.name == "and":
+            yield from _conjuncts(left)
+            yield from _conjuncts(right)
+        case _:
+            yield condition
+
+
+# --- decision -------------------------------------------------------------------------------------------------
+
+
+def decide(taps: Taps, target: Target, options: ScheduleOptions) -> WindowDecision:
+    form = taps.form
+    width = _lanes(taps, target)
+    extent, channels = form.kept_extents[-2:]
+    assert isinstance(extent, int)
+    assert isinstance(channels, int)
+    sums = SUMS * target.vector_registers // 16
+    vectors = 1 if extent < 2 * sums else min(2, -(-channels // width))
+    pixels = -(-extent // -(-extent // (sums // vectors)))  # blocks of equal length
+    count = symbolic.product(form.reduced_extents)
+    assert isinstance(count, int)
+    free = not any(_mentions_any(c, _reduced(taps, taps.moving)) for c in taps.conditions)
+    unrolled = free and count * pixels * vectors <= UNROLLED_STEPS
+    axis, block = -1, 0
+    if options.parallel and len(form.kept) > 2:
+        weight = count * partition.weight_of([], [taps.body]) * extent * channels
+        cut = partition.cut(form.kept_extents[:-2], weight)
+        axis, block = (cut.axis, cut.block) if cut else (-1, 0)
+    return WindowDecision(width, pixels, vectors, unrolled, axis, block)
+
+
+def _lanes(taps: Taps, target: Target) -> int:
+    """Lanes of a vector of the widest type that is computed with; indices are no part of that."""
+    values = [taps.body, *(final.value for final in taps.form.finals)]
+    kinds = [n.dtype.compute for value in values for n in nodes(value) if not isinstance(n, IndexValue)]
+    return max(1, target.vector_bytes // max((kind.itemsize for kind in kinds), default=4))
+
+
+def _reduced(taps: Taps, axes: Sequence[int]) -> list[Dim]:
+    return [taps.form.reduced[n] for n in axes]
+
+
+def _mentions_any(value: Scalar, variables: Sequence[Dim]) -> bool:
+    return any(scalars.depends_on(value, variable) for variable in variables)
+
+
+# --- loops ----------------------------------------------------------------------------------------------------
+
+Index = Mapping[Dim, Dim]
+
+
+class WindowNest:
+    def __init__(self, taps: Taps, decision: WindowDecision, target: Target) -> None:
+        self.taps = taps
+        self.form = taps.form
+        self.decision = decision
+        self.target = target
+        self.lane = self.form.kept[-1]
+        self.extent, self.channels = (int(e) for e in self.form.kept_extents[-2:])  # type: ignore[arg-type]
+
+    def statements(self) -> tuple[Statement, ...]:
+        outer = self.form.kept_extents[:-2]
+        if any(extent == 0 for extent in self.form.kept_extents):
+            return ()
+        axis, steps = self.decision.axis, self.decision.block
+        cut = partition.Cut(axis, steps) if axis >= 0 else None
+
+        def block(ranges: partition.Ranges) -> tuple[Statement, ...]:
+            def line(*steps: Dim) -> tuple[Statement, ...]:
+                places = [part.start + step for part, step in zip(ranges, steps, strict=True)]
+                return self._line(dict(zip(self.form.kept, places, strict=False)))
+
+            return build.nest([f"o{n}" for n in range(len(outer))], [part.count for part in ranges], line)
+
+        return partition.blocks(outer, cut, block)
+
+    def _line(self, index: Index) -> tuple[Statement, ...]:
+        """All results along the axis of the windows: blocks at both ends, blocks between them, what is left."""
+        size = self.decision.pixels
+        count, rest = divmod(self.extent, size)
+        low, high = self._ends(count)
+        result: list[Statement] = []
+        for number in range(low):
+            result += self._block(index, number * size, size)
+        result += build.loop("x", high - low, lambda n: self._block(index, (low + n) * size, size))
+        for number in range(high, count):
+            result += self._block(index, number * size, size)
+        if rest:
+            result += self._block(index, count * size, rest)
+        return tuple(result)
+
+    def _ends(self, count: int) -> tuple[int, int]:
+        """(low, high): in blocks from low to high - 1 all taps along the axis exist, as far as can be told."""
+        if self._is_inside(0, count):
+            return 0, count
+        for border in range(1, (count + 1) // 2):
+            if self._is_inside(border, count - border):
+                return border, count - border
+        return 0, count
+
+    def _is_inside(self, low: int, high: int) -> bool:
+        """Whether all conditions along the axis hold in the blocks from low to high - 1."""
+        size = self.decision.pixels
+        if high <= low:
+            return True
+        place = symbolic.Variable("x", low * size, high * size - 1)
+        along = (self.taps.pixel, *_reduced(self.taps, self.taps.fixed))
+        conditions = [c for c in self.taps.conditions if _mentions_any(c, along)]
+        return all(
+            isinstance(decided, Const) and bool(decided.value)
+            for condition in conditions
+            for decided in (scalars.substitute(condition, {self.taps.pixel: place}),)
+        )
+
+    def _block(self, index: Index, first: Dim, pixels: int) -> tuple[Statement, ...]:
+        """Some results for all channels."""
+        size = self.decision.vectors * self.decision.width
+        result: list[Statement] = []
+        for piece in tile.cover(self.channels, (size, self.decision.width), masked=True).pieces:
+
+            def one(j: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
+                channel = piece.start + j * piece.size
+                each = tile.Tile(
+                    index, self.taps.pixel, first, pixels, self.lane, channel, piece.size, self.decision.width
+                )
+                return self._tile(each)
+
+            result += build.loop("c", piece.count, one)
+        return tuple(result)
+
+    def _tile(self, each: tile.Tile) -> tuple[Statement, ...]:
+        sums = each.register(self.taps.accumulation.mark.name, self.taps.accumulation)
+        return (
+            Alloc(sums),
+            *tile.clear(each, [sums], self.form),
+            *self._moving(each, sums),
+            *tile.finish(each, [sums], self.form),
+        )
+
+    # --- taps ---------------------------------------------------------------------------------------------------
+
+    def _moving(self, each: tile.Tile, sums: Buffer) -> tuple[Statement, ...]:
+        """Loops over the taps across the axis, from the first that exists to the last."""
+        conditions = [scalars.substitute(c, each.index) for c in self.taps.conditions]
+        starts: list[Dim] = []
+        counts: list[Dim] = []
+        variables = _reduced(self.taps, self.taps.moving)
+        for n, variable in zip(self.taps.moving, variables, strict=True):
+            start, stop = 0, self.form.reduced_extents[n]
+            kept: list[Scalar] = []
+            for condition in conditions:
+                bound = _bound(condition, variable)
+                if bound is None:
+                    kept.append(condition)
+                elif bound[0] == "from":
+                    start = symbolic.maximum(start, bound[1])
+                else:
+                    stop = symbolic.minimum(stop, bound[1])
+            conditions = kept
+            starts.append(start)
+            counts.append(stop - start)
+
+        def point(*steps: Dim) -> tuple[Statement, ...]:
+            at = {v: start + step for v, start, step in zip(variables, starts, steps, strict=True)}
+            return self._fixed(each, sums, at, conditions)
+
+        names = [f"r{n}" for n in range(len(variables))]
+        if not self.decision.unrolled:
+            return build.nest(names, counts, point)
+        nest: tuple[Statement, ...] = build.nest(names, counts, point, "unrolled")
+        return nest
+
+    def _fixed(
+        self, each: tile.Tile, sums: Buffer, at: Index, conditions: Sequence[Scalar]
+    ) -> tuple[Statement, ...]:
+        """The taps along the axis, written out: all that exist, for each result in turn."""
+        result: list[Statement] = []
+        axes = self.taps.fixed
+        for place in _points([self.form.reduced_extents[n] for n in axes]):
+            tap = {**at, **dict(zip(_reduced(self.taps, axes), place, strict=True))}
+            for pixel in range(each.rows):
+                result += self._step(each, sums, tap, pixel, conditions)
+        return tuple(result)
+
+    def _step(
+        self, each: tile.Tile, sums: Buffer, tap: Index, pixel: int, conditions: Sequence[Scalar]
+    ) -> tuple[Statement, ...]:
+        """sums[pixel] (+)= body at a tap"""
+        known = {**tap, self.taps.pixel: each.row + pixel}
+        exists = ir.both(*(scalars.substitute(c, known) for c in conditions))
+        if isinstance(exists, Const) and not exists.value:
+            return ()
+
+        def element(r: Dim, lane: Dim) -> list[Statement]:
+            body = scalars.substitute(self.taps.body, {**each.at(pixel, lane), **tap})
+            total = build.combine(self.taps.accumulation.combiner, Load(sums, (pixel, lane)), body, self.target)
+            return [Store(sums, (pixel, lane), total)]
+
+        statements = tile.spread(1, each.lanes, each.width, element)
+        return statements if isinstance(exists, Const) else (If(exists, statements),)
+
+
+def _points(extents: Sequence[Dim]) -> Iterator[tuple[int, ...]]:
+    if not extents:
+        yield ()
+        return
+    first, *others = extents
+    assert isinstance(first, int)
+    for place in range(first):
+        for rest in _points(others):
+            yield (place, *rest)
+
+
+def _bound(condition: Scalar, variable: Dim) -> tuple[str, Dim] | None:
+    """("from" or "to", place) when the condition says where the variable starts or stops; None if it says more."""
+    match condition:
+        case Apply(function, (IndexValue(left), IndexValue(right))):
+            step = scalars.index_coefficient(left, variable)
+            if not isinstance(step, int) or step <= 0 or variable in symbolic.atoms(right):
+                return None
+            rest = right - symbolic.substitute(left, {variable: 0})  # type: ignore[dict-item]
+            if function.name == "ge":
+                return "from", symbolic.ceildiv(rest, step)
+            if function.name == "lt":
+                return "to", symbolic.ceildiv(rest, step)
+    return None

@@ -1,0 +1,136 @@
+"""Windows: depthwise convolutions and pools of odd sizes, with padding at every edge, in any blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot.compiler.fusion.legality import extract_reductions
+from ingot.compiler.ir import loops
+from ingot.compiler.ir.interpret import run_kernel
+from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.tensor import BufferReader, Definition, Kernel, axes
+from ingot.compiler.ir.types import TensorType, f16, f32, f64, i32
+from ingot.compiler.ops.average_pooling import AveragePool, AveragePoolGradient
+from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.convolution import Convolution
+from ingot.compiler.ops.pooling import MaxPool, MaxPoolGradient, MaxPoolIndex, MaxPoolSelect
+from ingot.compiler.schedule import ScheduleOptions, schedule
+from ingot.compiler.target import Target
+from tests.codegen.running import RUNNABLE, Native, guarded
+from tests.schedule.harness import TARGET, Dims, assert_close, check, inputs_of, run, unset
+
+n = Symbol("n")
+
+
+def kernel_of(op: Op, *types: TensorType) -> Kernel:
+    inputs = tuple(Buffer(f"x{k}", t.dtype, t.shape) for k, t in enumerate(types))
+    made = op.infer(*types)
+    assert isinstance(made, TensorType)
+    y = Buffer("y", made.dtype, made.shape)
+    index = axes(y.shape)
+    definition = Definition(y, index, op.lower(made, index, *map(BufferReader, inputs)))
+    return Kernel(op.name, inputs, (y,), extract_reductions(definition, "sums"))
+
+
+def depthwise(batch: Any, size: Any, channels: int, taps: Any, stride: int, padding: Any, dilation: int = 1, dtype=f32):
+    sizes, taps = np.broadcast_to(size, 2).tolist(), np.broadcast_to(taps, 2).tolist()
+    op = Convolution((stride,) * 2, padding, (dilation,) * 2, channels, "channels_last")
+    return kernel_of(op, dtype[batch, *sizes, channels], dtype[*taps, 1, channels])
+
+
+def pool(kind: type[Op], batch: Any, size: int, channels: int, window: int, stride: int, padding: Any, dtype=f32):
+    fields = {"window": (window,) * 2, "strides": (stride,) * 2, "padding": padding, "dilation": (1, 1)}
+    fields["layout"] = "channels_last"
+    x = dtype[batch, size, size, channels]
+    y = MaxPool(**fields).infer(x)
+    gradient = kind in (MaxPoolGradient, AveragePoolGradient)
+    op = kind(**fields, shape=(size, size)) if gradient else kind(**fields)
+    first = y if gradient else x
+    second = {MaxPoolIndex: (y,), MaxPoolGradient: (y.with_dtype(i32),), MaxPoolSelect: (y.with_dtype(i32),)}
+    return kernel_of(op, first, *second.get(kind, ()))
+
+
+NONE, ONE = ((0, 0), (0, 0)), ((1, 1), (1, 1))
+CASES: list[tuple[Kernel, Dims]] = [
+    (depthwise(2, 7, 11, 3, 1, ONE), {}),
+    (depthwise(1, (9, 21), 8, 3, 1, ONE), {}),
+    (depthwise(n, 10, 17, 3, 2, ONE), {n: 3}),
+    (depthwise(1, (5, 37), 5, (5, 4), 1, ((2, 2), (1, 3))), {}),
+    (depthwise(1, 13, 16, 3, 3, ((0, 2), (2, 0))), {}),
+    (depthwise(1, 12, 9, 3, 1, ((2, 2), (2, 2)), dilation=2), {}),
+    (depthwise(1, 3, 4, 7, 1, ((3, 3), (3, 3))), {}),
+    (depthwise(1, 6, 4, 3, 1, ((-1, 0), (0, -2))), {}),
+    (depthwise(1, 20, 6, 3, 1, ONE, dtype=f64), {}),
+    (pool(MaxPool, n, 13, 24, 3, 2, ONE), {n: 2}),
+    (pool(MaxPool, 1, 9, 6, 2, 2, ((0, 1), (1, 0))), {}),
+    (pool(MaxPool, 1, 4, 3, 3, 1, ((2, 2), (2, 2))), {}),
+    (pool(MaxPool, 1, 8, 10, 2, 2, NONE, dtype=f16), {}),
+    (pool(MaxPoolIndex, 1, 9, 12, 3, 2, ONE), {}),
+    (pool(MaxPoolSelect, 2, 9, 12, 3, 2, ONE), {}),
+    (pool(MaxPoolGradient, 1, 12, 9, 3, 2, ONE), {}),
+    (pool(MaxPoolGradient, 1, 7, 9, 3, 1, ONE), {}),
+    (pool(AveragePool, n, 11, 20, 3, 2, ONE), {n: 2}),
+    (pool(AveragePoolGradient, 1, 11, 20, 3, 2, ONE), {}),
+]  # fmt: skip
+IDS = [f"{number}-{kernel.name}" for number, (kernel, _) in enumerate(CASES)]
+
+
+@pytest.mark.parametrize(("kernel", "dims"), CASES, ids=IDS)
+def test_the_recipe_computes_the_kernel(kernel: Kernel, dims: Dims):
+    assert check(kernel, dims).recipe == "windows"
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v4", "aarch64"])
+def test_other_machines_get_other_blocks(target: str):
+    for kernel, dims in CASES[:4]:
+        check(kernel, dims, target=Target.named(target))
+
+
+@pytest.mark.parametrize(("kernel", "dims"), CASES[:4], ids=IDS[:4])
+def test_every_choice_of_blocks_gives_the_same_bits(kernel: Kernel, dims: Dims):
+    inputs = inputs_of(kernel, dims)
+    choices = [{}, {"pixels": 1}, {"pixels": 3, "vectors": 2}, {"pixels": 2, "vectors": 1, "width": 4}]
+    results = [
+        run(schedule(kernel, TARGET, ScheduleOptions(recipe="windows", decisions=c)), kernel, inputs, dims)[0]
+        for c in choices
+    ]
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+def test_taps_in_the_padding_are_not_computed():
+    """A block at an edge has no choice in it, and the loop across the axis is shorter there."""
+    scheduled = schedule(depthwise(1, 28, 8, 3, 1, ONE), TARGET)
+    assert not any(isinstance(s, loops.If) for s in loops.walk(scheduled.function.body))
+    kept = [s for s in loops.walk(scheduled.function.body) if isinstance(s, loops.For) and s.kind == "serial"]
+    assert any(not isinstance(loop.extent, int) for loop in kept)
+
+
+def test_a_product_of_matrices_is_none_of_these():
+    op = Convolution((1, 1), ONE, (1, 1), 1, "channels_last")
+    assert schedule(kernel_of(op, f32[1, 9, 9, 16], f32[3, 3, 16, 16]), TARGET).recipe == "contraction"
+
+
+@pytest.fixture(scope="module")
+def native() -> dict[str, Native]:
+    made = {}
+    for target in RUNNABLE:
+        scheduled = [schedule(kernel, Target.named(target)) for kernel, _ in CASES]
+        functions = [loops.Function(f"k{i}", s.function.parameters, s.function.body) for i, s in enumerate(scheduled)]
+        made[target] = Native(functions, Target.named(target))
+    return made
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+def test_native_code_stays_within_its_memory(native, number: int, target: str):
+    kernel, dims = CASES[number]
+    inputs = inputs_of(kernel, dims)
+    arrays = [guarded(array) for array in (*inputs, *unset(kernel.outputs, dims))]
+    values = [dims[n]] if dims else []
+    assert native[target](f"k{number}", *arrays, dims=values) is None
+    assert_close(arrays[len(inputs) :], run_kernel(kernel, inputs, dims), kernel)
