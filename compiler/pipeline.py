@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +76,7 @@ class Compiled:
     graph: Graph
     assembly: Assembly | None  # None: the program came from the cache
     from_cache: bool
+    objects: tuple[bytes, ...] = field(default=(), repr=False)  # for other linkers; empty from the cache
 
 
 def compile_graph(graph: Graph, options: Options | None = None, start: str | None = None) -> Compiled:
@@ -117,7 +118,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
         kept = replace(manifest, report=without_sources(report, graph))
         cache.put(key, _to_cache(kept, code.image, prologue))
     constants = _constants(manifest, graph.constants, split.prologue)
-    return Compiled(Program(manifest, code.image, constants), split.main, assembly, False)
+    return Compiled(Program(manifest, code.image, constants), split.main, assembly, False, code.objects)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:
