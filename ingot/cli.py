@@ -70,8 +70,10 @@ def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType
     types: list[TensorType] = [parse_type(t) for t in arguments.type or ()]
     if not types and hasattr(model, "input_types"):
         types = list(model.input_types)
-    if not isinstance(model, Module) and callable(model) and not inspect.signature(model).parameters:
-        model = model()  # a function that builds the model
+    if isinstance(model, type) or (
+        not isinstance(model, Module) and callable(model) and not inspect.signature(model).parameters
+    ):
+        model = model()  # a class, or a function that builds the model
         types = types or list(getattr(model, "input_types", ()))
     if not types:
         raise UsageError('this model needs its argument types: --type "f32[batch, 784]", once per argument')
