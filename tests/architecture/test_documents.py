@@ -68,6 +68,7 @@ PROGRAMS = [path for path in DOCUMENTS if is_program(read(path))]
 def test_blocks_run_and_print_what_is_shown(path, tmp_path, monkeypatch):
     """Say ```python fragment for a block that only shows a form (see documents.py)."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INGOT_THREADS", "1")  # tests keep all processors busy already
     run_document(path)
 
 
