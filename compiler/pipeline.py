@@ -248,7 +248,7 @@ def _manifest(
         states=specs("state"),
         constants=specs("constant"),
         outputs=tuple(_spec(n, v.tensor) for n, v in zip(graph.output_names, graph.outputs, strict=True)),
-        dims=tuple(DimSpec(s.name, max(0, s.lower or 0), s.upper) for s in dims_of(graph)),
+        dims=tuple(DimSpec(str(s), max(0, s.lower or 0), s.upper) for s in dims_of(graph)),
         aliases={graph.output_names[number]: name for number, name in by_output.items()},
         sites=code.sites,
         kernels=code.kernels,

@@ -33,6 +33,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import BufferReader, Definition, InlineReader, Kernel, Reader, axes
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.movement import Concat
 from ingot.compiler.ops.structure import Get, Reshape, reshape_index
 
 
@@ -49,6 +50,7 @@ class _Partition:
         self.outputs = set(graph.outputs)
         self.inlined: set[Value] = set()
         self.expression_weight: dict[Value, int] = {}
+        self.choosing: set[Value] = set()  # expressions that find out where each element comes from
         self.expression_loads: dict[Value, frozenset[Value]] = {}
         self.is_reduction: dict[Value, bool] = {}
         self.buffers: dict[Value, Buffer] = {}
@@ -89,6 +91,8 @@ class _Partition:
         for arg in value.args:
             total += self.expression_weight.get(arg, 0) if arg in self.inlined else 0
             loads |= self.expression_loads[arg] if arg in self.inlined else {arg}
+        if isinstance(op, Concat) or any(arg in self.choosing and arg in self.inlined for arg in value.args):
+            self.choosing.add(value)
         reason = self._why_stored(value, total, len(loads))
         if reason is None:
             self.inlined.add(value)
@@ -121,7 +125,7 @@ class _Partition:
                 return f"{op.name} reads it from memory"
             if isinstance(op, Reshape) and total + loads and not _plain_reshape(user) and value.args:
                 return "a reshape of it is a view of memory"
-            if op.rereads and total > 0 and not constant:
+            if op.rereads and (total > 0 or value in self.choosing) and not constant:
                 return f"{op.name} reads its elements more than once"
             stretched = estimate(user.tensor.size) > 2 * estimate(value.tensor.size)
             if total > 0 and stretched and not op.rereads and not constant:

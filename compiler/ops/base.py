@@ -65,6 +65,15 @@ class OpTypeError(TypeError):
     """The arguments of an op do not fit it. The message says which and why; the frontends add where."""
 
 
+class DimsDiffer(OpTypeError):
+    """Two extents that must be equal are not known to be. With one of them symbolic, they may yet turn out to be:
+    a frontend that has no better answer assumes it and lets the program check (`restate`)."""
+
+    def __init__(self, message: str, left: Dim, right: Dim) -> None:
+        super().__init__(message)
+        self.left, self.right = left, right
+
+
 @dataclass(frozen=True)
 class Condition:
     """left <= right, or left == right: what an op needs of symbolic extents. One that cannot be decided while
@@ -426,11 +435,23 @@ def broadcast_shapes(op: str, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> 
         elif a == 1:
             shape.append(b)
         else:
-            raise OpTypeError(
+            message = (
                 f"{op}: shapes {shape_text(left)} and {shape_text(right)} do not broadcast: "
                 f"dim {axis - rank} is {a} on the left and {b} on the right"
             )
+            raise DimsDiffer(message, a, b)
     return tuple(shape)
+
+
+def first_difference(
+    message: str, left: Sequence[Dim], right: Sequence[Dim], stretching: bool = False
+) -> OpTypeError:
+    """The error for two shapes that must be equal; `stretching`: where the left one is 1 it need not be."""
+    if len(left) == len(right):
+        for a, b in zip(left, right, strict=True):
+            if a != b and not (stretching and a == 1):
+                return DimsDiffer(message, a, b)
+    return OpTypeError(message)
 
 
 def shape_text(shape: Sequence[Dim]) -> str:

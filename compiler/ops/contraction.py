@@ -26,7 +26,7 @@ from ingot.compiler.ir.scalar import Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, bf16, dtype_of, f16, f32, f64, i8, i32, i64, u8
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, broadcast_shapes, shape_text
+from ingot.compiler.ops.base import DimsDiffer, Node, Op, OpTypeError, Sample, broadcast_shapes, shape_text
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ class Contract(Op):
             known = extents.setdefault(letter, dim)
             # An undecided question is refused: an extent that is too small would be read beyond its end.
             if symbolic.equal(known, dim) is not True:
-                raise OpTypeError(
-                    f"contract: {letter!r} of {self.text} is {known} in {a!r} and {dim} in {b!r}"
-                )
+                message = f"contract: {letter!r} of {self.text} is {known} in {a!r} and {dim} in {b!r}"
+                raise DimsDiffer(message, known, dim)
         return TensorType(self._result_of(a.dtype, b.dtype), tuple(extents[letter] for letter in self.output))
 
     def _check_letters(self) -> None:

@@ -28,7 +28,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import TensorType, bf16, dtype_of, f16, f32, f64, i32
 from ingot.compiler.ops import phases, windows
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, shape_text
+from ingot.compiler.ops.base import DimsDiffer, Node, Op, OpTypeError, Sample, shape_text
 from ingot.compiler.ops.windows import Axis, Layout, Padding
 
 
@@ -67,10 +67,11 @@ class ConvolutionFamily(Op, abstract=True):
         batch, channels, sizes = windows.unpack(self.layout, x.shape)
         outputs, per_group, taps = windows.unpack_weight(self.layout, w.shape)
         if symbolic.equal(channels, per_group * self.groups) is not True:
-            raise OpTypeError(
+            message = (
                 f"{self.name}: {channels} channels in {self.groups} groups do not fit a weight that has "
                 f"{per_group} in each; the data is {shape_text(x.shape)}, the weight {shape_text(w.shape)}"
             )
+            raise DimsDiffer(message, channels, per_group * self.groups)
         if self.groups < 1 or symbolic.equal(outputs % self.groups, 0) is not True:
             raise OpTypeError(
                 f"{self.name}: {outputs} output channels are not a multiple of {self.groups} groups"

@@ -18,7 +18,7 @@ from ingot.compiler.ir.scalar import FUNCTIONS, Function, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, f64, i32, i64, u8
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, in_compute_type
+from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, first_difference, in_compute_type
 
 Gradient = Callable[..., tuple[Any, ...]]
 
@@ -26,7 +26,8 @@ Gradient = Callable[..., tuple[Any, ...]]
 def same_shapes(op: str, *types: TensorType) -> None:
     for t in types[1:]:
         if t.shape != types[0].shape:
-            raise OpTypeError(f"{op}: arguments have shapes {', '.join(map(repr, types))}; they must be equal")
+            message = f"{op}: arguments have shapes {', '.join(map(repr, types))}; they must be equal"
+            raise first_difference(message, types[0].shape, t.shape)
 
 
 def same_types(op: str, *types: TensorType) -> None:

@@ -23,6 +23,7 @@ from ingot.compiler.ops.base import (
     Op,
     OpTypeError,
     Sample,
+    first_difference,
     normalize_axes,
     normalize_axis,
     require,
@@ -373,9 +374,8 @@ class Concat(Op):
             if t.dtype != first.dtype:
                 raise OpTypeError(f"concat: element types {first.dtype} and {t.dtype} differ; cast one")
             if _without(t.shape, self.axis) != _without(first.shape, self.axis):
-                raise OpTypeError(
-                    f"concat: {first!r} and {t!r} differ in more than axis {self.axis}; only that may differ"
-                )
+                message = f"concat: {first!r} and {t!r} differ in more than axis {self.axis}; only that may differ"
+                raise first_difference(message, _without(first.shape, self.axis), _without(t.shape, self.axis))
         total: Dim = sum(t.shape[self.axis] for t in types)  # type: ignore[arg-type, misc]
         return first.with_shape((*first.shape[: self.axis], total, *first.shape[self.axis + 1 :]))
 

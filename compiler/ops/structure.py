@@ -13,7 +13,7 @@ from ingot.compiler.ir.scalar import Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, TupleType, Type, boolean, f32, f64, i64, row_major_strides
-from ingot.compiler.ops.base import Condition, Node, Op, OpTypeError, Sample, require, shape_text
+from ingot.compiler.ops.base import Condition, Node, Op, OpTypeError, Sample, first_difference, require, shape_text
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class Broadcast(Op):
     def infer(self, x: TensorType) -> TensorType:
         offset = len(self.shape) - x.rank
         if offset < 0 or any(d not in (1, s) for d, s in zip(x.shape, self.shape[offset:], strict=True)):
-            raise OpTypeError(f"broadcast: shape {shape_text(x.shape)} does not stretch to {shape_text(self.shape)}")
+            message = f"broadcast: shape {shape_text(x.shape)} does not stretch to {shape_text(self.shape)}"
+            raise first_difference(message, x.shape, self.shape[max(0, offset) :], stretching=True)
         return x.with_shape(self.shape)
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
@@ -133,6 +134,42 @@ class Broadcast(Op):
         yield Sample(cls((2, 4, 3)), (f64[4, 1],))
         yield Sample(cls((2, 3)), (f32[()],))
         yield Sample(cls((0, 3)), (f32[1, 3],))
+
+
+@dataclass(frozen=True)
+class Restate(Op):
+    """The same tensor, with extents written in another way: that they are equal is checked when the program is called.
+
+    ceil(h/16) and 2*ceil(h/32) are equal for most sizes of images that a model is meant for, and no type says so.
+    """
+
+    movement = True
+
+    shape: tuple[Dim, ...]
+
+    def infer(self, x: TensorType) -> TensorType:
+        if len(self.shape) != x.rank:
+            raise OpTypeError(f"restate: {x!r} has {x.rank} dims, {shape_text(self.shape)} has {len(self.shape)}")
+        require(*self.conditions(x))
+        return x.with_shape(self.shape)
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        message = f"the model needs {shape_text(x.shape)} and {shape_text(self.shape)} to be equal"
+        pairs = zip(x.shape, self.shape, strict=True)
+        return tuple(Condition(a, "eq", b, message) for a, b in pairs if a != b)
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
+        return (g.restate(shape=xs[0].shape),)
+
+    def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
+        return operands[0](*index)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls((4, 3)), (f64[4, 3],))
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ingot.compiler.errors import Code, IngotTypeError
+from ingot.compiler.ir.types import TensorType
+from ingot.compiler.pipeline import Compiled
 from ingot.frontends.dsl.api import CompiledFunction
 from ingot.frontends.dsl.trace import Traced
 from ingot.frontends.onnx.elements import Element, element_of
@@ -15,6 +17,7 @@ from ingot.frontends.onnx.problems import Kind, OnnxError, Problem
 from ingot.frontends.onnx.staged import Staged
 from ingot.frontends.onnx.stages import Given
 from ingot.runtime.arguments import order_arguments
+from ingot.runtime.errors import ArgumentError, ExecutionError
 from ingot.runtime.manifest import TensorSpec
 from ingot.runtime.report import Report, Section
 
@@ -32,11 +35,31 @@ def compile_staged(staged: Staged, given: Mapping[str, Given | None]) -> Compile
         return OnnxExecutable(staged, given)  # the declared dims say too little: compiled for the shapes of each call
     plain = all(g.element is not None and not g.element.is_coded for g in known.values())
     if plain and stage.is_whole and stage.compiled is not None:
-        count = len(staged.outputs)
-        structure = 0 if count == 1 else tuple(range(count))
+        places = {name: place for place, (name, _) in enumerate(stage.results)}
+        structure = 0 if len(staged.outputs) == 1 else tuple(places[name] for name in staged.outputs)
         assert stage.graph is not None
-        return CompiledFunction(stage.compiled, Traced(stage.graph, structure), staged.options.threads)
+        traced = Traced(stage.graph, structure)
+        if stage.assumes:
+            return AssumingFunction(stage.compiled, traced, OnnxExecutable(staged, given))
+        return CompiledFunction(stage.compiled, traced, staged.options.threads)
     return OnnxExecutable(staged, given)
+
+
+class AssumingFunction(CompiledFunction):
+    """One program that takes extents to be equal which the declared dims do not show to be. It checks them; a call
+    for which they are not is compiled for its own shapes, or refused by the op that needs them."""
+
+    def __init__(self, compiled: Compiled, traced: Traced, otherwise: OnnxExecutable) -> None:
+        super().__init__(compiled, traced, otherwise.staged.options.threads)
+        self.otherwise = otherwise
+
+    def __call__(self, *args: object, out: Any = None, **keywords: object) -> Any:
+        try:
+            return super().__call__(*args, out=out, **keywords)
+        except (ArgumentError, ExecutionError) as error:
+            if out is not None:
+                raise
+            return self.otherwise.for_shapes(error, *args, **keywords)
 
 
 class OnnxExecutable:
@@ -53,12 +76,24 @@ class OnnxExecutable:
 
     def run(self, *args: Any, **named: Any) -> list[Any]:
         """The outputs in order, always a list."""
-        values = order_arguments(self.inputs, args, named)
-        environment: dict[str, Any] = {}
-        for (name, what), value in zip(self.given.items(), values, strict=True):
-            environment[name] = _checked(name, what, value)
+        environment = self._environment(args, named)
         types = {n: g for n, g in self.given.items() if g is not None}
         return self.staged(environment, types)
+
+    def _environment(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        values = order_arguments(self.inputs, args, named)
+        given = zip(self.given.items(), values, strict=True)
+        return {name: _checked(name, what, value) for (name, what), value in given}
+
+    def for_shapes(self, error: Exception, *args: Any, **named: Any) -> Any:
+        """The outputs of a program for the shapes of these arguments; `error` when their types are wrong in any case."""
+        environment = self._environment(args, named)
+        for name, array in environment.items():
+            what = self.given[name]
+            if what is not None and what.type is not None and not fits(what.type, np.shape(array)):
+                raise error
+        outputs = self.staged(environment)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         outputs = self.run(*args, **named)
@@ -100,6 +135,13 @@ class OnnxExecutable:
 
     def __repr__(self) -> str:
         return f"OnnxExecutable({', '.join(map(str, self.inputs))}) -> ({', '.join(self.output_names)})"
+
+
+def fits(declared: TensorType, shape: Sequence[int]) -> bool:
+    """Whether an array of this shape may be what was declared: of that rank, with the extents that are known."""
+    return len(shape) == declared.rank and all(
+        not isinstance(d, int) or d == extent for d, extent in zip(declared.shape, shape, strict=True)
+    )
 
 
 def _spec(name: str, what: Given | None) -> TensorSpec:

@@ -29,6 +29,7 @@ from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions as function_bodies
 from ingot.frontends.onnx import shapes
+from ingot.frontends.onnx.assumptions import Assumptions, difference_in
 from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import is_host_op
@@ -71,6 +72,7 @@ class Importer:
     """Imports nodes into a trace."""
 
     model: Model
+    assumptions: Assumptions = field(default_factory=Assumptions)
     problems: list[Problem] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
     fresh: int = 0  # number of names made so far
@@ -128,10 +130,10 @@ class Importer:
                 self._defer(item, scope, Pending(str(reason)), on_host=True)
             except ProblemError as error:
                 self._fail(item, scope, error.at(item.label))
-            except OpTypeError as error:
-                self._fail(item, scope, Problem(Kind.BAD_SHAPE, str(error), item.label))
-            except IngotError as error:
-                self._fail(item, scope, Problem(Kind.BAD_SHAPE, error.message, item.label))
+            except (OpTypeError, IngotError) as error:
+                message = error.message if isinstance(error, IngotError) else str(error)
+                problem = Problem(Kind.BAD_SHAPE, message, item.label, extents=difference_in(error))
+                self._fail(item, scope, problem)
             except MALFORMED as error:  # what a converter did not foresee of a malformed node
                 self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
 
@@ -222,7 +224,7 @@ class Importer:
             if wanted:
                 raise ProblemError(Kind.INPUT_COUNT, f"{node.op_type} has no output for {', '.join(wanted)}")
         for name, value in zip(node.output, results, strict=False):
-            scope.set(name, value)
+            scope.set(name, self.assumptions.value(value))
 
     def _expanded(self, item: Item, body: function_bodies.Body, scope: Scope) -> list[Item]:
         self.fresh += 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ingot.compiler.errors import Code, IngotValueError
+from ingot.compiler.ir.symbolic import Dim
 
 
 class Kind(Enum):
@@ -57,6 +58,7 @@ class Problem:
     message: str
     node: str = ""  # the node's name, or its op and number when it has none
     hint: str = ""
+    extents: tuple[Dim, Dim] | None = None  # what must be equal and is not known to be
 
     @property
     def code(self) -> str:

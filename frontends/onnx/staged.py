@@ -11,6 +11,7 @@ Sizes that differ from call to call become symbolic dims of the following stage,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ingot.compiler.options import Options
 from ingot.compiler.pipeline import compile_graph
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
+from ingot.frontends.onnx.assumptions import MOST_ROUNDS, Assumptions
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import evaluator
@@ -44,6 +46,7 @@ from ingot.frontends.onnx.stages import (
     within_bounds,
 )
 from ingot.frontends.onnx.values import Opaque, Pending
+from ingot.runtime.errors import ArgumentError, ExecutionError
 from ingot.runtime.executable import Executable
 
 MAXIMUM_STAGES = 64  # kept per place; the oldest is forgotten
@@ -68,23 +71,32 @@ class Staged:
         self.options = options
         self.name = name
         self.first: dict[Key, Stage] = {}
+        self.refused: set[Key] = set()
         self.bodies: dict[int, Staged] = {}
 
     # --- building ----------------------------------------------------------------------------------
 
     def build(self, items: Sequence[Item], given: Mapping[str, Given], name: str = "") -> Stage:
         """The stage of these nodes for these inputs; OnnxError lists what is wrong with the model."""
-        trace = Trace()
-        scope = Scope(trace)
-        scope.weights.update({n: w for n, w in self.weights.items() if n not in given})
-        arguments: list[str] = []
-        for label, what in given.items():
-            scope.set(label, bound(trace, label, what, arguments))
-        importer = Importer(self.model)
-        importer.run(items, scope)
-        if importer.problems:
-            raise OnnxError(importer.problems, self.model.name)
-        return self._stage(trace, scope, importer.deferred, arguments, name or self.name)
+        assumptions = Assumptions()
+        for _ in range(MOST_ROUNDS):
+            trace = Trace()
+            scope = Scope(trace)
+            scope.weights.update({n: w for n, w in self.weights.items() if n not in given})
+            arguments: list[str] = []
+            for label, what in given.items():
+                scope.set(label, bound(trace, label, _under(assumptions, what), arguments))
+            importer = Importer(self.model, assumptions)
+            importer.run(items, scope)
+            if not importer.problems:
+                stage = self._stage(trace, scope, importer.deferred, arguments, name or self.name)
+                stage.assumes = bool(assumptions)
+                return stage
+            assumed = _assumed(assumptions, importer.problems)
+            if assumed is None:
+                break
+            assumptions = assumed
+        raise OnnxError(importer.problems, self.model.name)
 
     def build_first(self, given: Mapping[str, Given]) -> Stage:
         """The first stage for these inputs, kept for calls with the same ones."""
@@ -93,6 +105,19 @@ class Staged:
         if stage is None:
             stage = _keep(self.first, key, self.build(self.items, given))
         return stage
+
+    def _built(self, given: Mapping[str, Given]) -> Stage | None:
+        """The first stage; None, from the second time on at once, when the dims of these inputs say too little."""
+        key = tuple((n, g.key) for n, g in given.items())
+        if key in self.refused:
+            return None
+        try:
+            return self.build_first(given)
+        except OnnxError as error:
+            if not error.is_about_shapes:
+                raise
+            self.refused.add(key)
+            return None
 
     def _stage(
         self, trace: Trace, scope: Scope, deferred: list[Deferred], arguments: list[str], name: str
@@ -131,27 +156,35 @@ class Staged:
 
     def __call__(self, environment: Environment, types: Mapping[str, Given] | None = None) -> list[Any]:
         """The outputs for these inputs. `types` are the declared types of inputs, where they have some."""
-        environment = dict(environment)
-        stage, given = self._first(environment, types or {})
+        try:
+            return self._run(dict(environment), types or {}, flexible=True)
+        except _Broken:
+            return self._run(dict(environment), {}, flexible=False)
+
+    def _run(self, environment: Environment, types: Mapping[str, Given], flexible: bool) -> list[Any]:
+        stage, given = self._first(environment, types)
         dims: dict[Symbol, int] = {}
         while True:
             bind_dims(given, environment, dims)
-            stage.run(environment, dims)
+            try:
+                stage.run(environment, dims)
+            except (ArgumentError, ExecutionError) as error:
+                if not (flexible and stage.assumes):
+                    raise
+                raise _Broken from error
             rest, needs = self._run_host(stage, environment)
             if not rest:
                 return [environment[name] for name in self.outputs]
-            stage, given = self._next(stage, rest, needs, environment)
+            stage, given = self._next(stage, rest, needs, environment, flexible)
 
     def _first(self, environment: Environment, types: Mapping[str, Given]) -> tuple[Stage, dict[str, Given]]:
         """The first stage for the declared types; for these very shapes where the declared ones say too little."""
         fixed = {n: describe(v, False) for n, v in environment.items()}
         declared = {n: types.get(n) or fixed[n] for n in environment}
         if any(g.is_symbolic for g in declared.values()) and within_bounds(declared, environment):
-            try:
-                return self.build_first(declared), declared
-            except OnnxError as error:
-                if not error.is_about_shapes:
-                    raise
+            built = self._built(declared)
+            if built is not None:
+                return built, declared
         chosen = fixed if any(g.is_symbolic for g in declared.values()) else declared
         return self.build_first(chosen), chosen
 
@@ -189,7 +222,7 @@ class Staged:
                 environment[name] = result
 
     def _next(
-        self, stage: Stage, rest: list[Deferred], needs: set[str], environment: Environment
+        self, stage: Stage, rest: list[Deferred], needs: set[str], environment: Environment, may_vary: bool
     ) -> tuple[Stage, dict[str, Given]]:
         used = dict.fromkeys(n for d in rest for n in (*d.item.node.input, *sorted(free_names(d.item.node))))
         used.update(dict.fromkeys(self.outputs))
@@ -198,7 +231,7 @@ class Staged:
         items = [d.item for d in rest]
         flexible = {n: self._given(stage, n, n in needs, environment[n], rest) for n in names}
         fixed = {n: describe(environment[n], n in needs) for n in names}
-        for given in (flexible, fixed):
+        for given in (flexible, fixed) if may_vary else (fixed,):
             key = tuple((n, g.key) for n, g in given.items())
             found = stage.following.get(key)
             if found is None:
@@ -263,6 +296,20 @@ class Staged:
             )
             self.bodies[id(graph)] = made
         return made, tuple(sorted(graph_free_names(graph)))
+
+
+class _Broken(Exception):
+    """A call does not keep what its program assumes."""
+
+
+def _assumed(before: Assumptions, problems: Sequence[Problem]) -> Assumptions | None:
+    """What to assume so that these problems vanish; None when one of them is of another kind."""
+    pairs = [p.extents for p in problems if p.extents is not None]
+    return before.with_equal(pairs) if len(pairs) == len(problems) else None
+
+
+def _under(assumptions: Assumptions, what: Given) -> Given:
+    return replace(what, type=assumptions.input(what.type)) if assumptions and what.type is not None else what
 
 
 def _keep(stages: dict[Key, Stage], key: Key, stage: Stage) -> Stage:

@@ -84,6 +84,7 @@ class Stage:
     known: Environment
     types: dict[str, TensorType]
     deferred: list[Deferred]
+    assumes: bool = False  # extents are taken to be equal that the declared dims do not show to be
     graph: Graph | None = None
     compiled: Compiled | None = None
     program: Executable | None = None

@@ -90,6 +90,12 @@ def test_what_is_read_shifted_stays_apart():
             assert stays_in_place(definition, inside)
 
 
+def test_parts_are_joined_before_a_product_reads_them_again_and_again():
+    """Finding the part that an element comes from is cheap once, and not in the innermost loop of a product."""
+    plan = plan_of(lambda x, w: ingot.concatenate([x, x], axis=0) @ w, ROWS, ingot.f32[64, 64])
+    assert len(plan.steps) == 2, kernels(plan)
+
+
 # --- epilogues -----------------------------------------------------------------------------------------------------
 
 MATRIX, BIAS = ingot.f32[64, 64], ingot.f32[64]

@@ -19,8 +19,9 @@ from ingot.compiler.ops.indexing import (
 )
 from ingot.compiler.ops.movement import Iota
 from ingot.compiler.ops.ordering import TopK
+from ingot.compiler.passes.simplify import splat
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.call import Call, NotTraceable
 from ingot.frontends.onnx.convert.movement import axis_of
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
@@ -31,6 +32,15 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 @onnx_op("Gather", moves=True)
 def gather(op: Call, x: Tensor, indices: Tensor) -> Any:
     return x.apply(Gather(axis_of(op, x)), indices)
+
+
+@onnx_op("NonZero")
+def nonzero(op: Call, x: Tensor) -> Any:
+    """Exporters count 0, 1, ... by the places of a tensor of ones; how many there are of other data, it says itself."""
+    number = splat(x.value)
+    if x.rank != 1 or not number:
+        raise NotTraceable("how many elements are not zero depends on the data")
+    return Tensor(op.trace, op.trace.emit(Iota((1, x.shape[0]), 1, i64)))
 
 
 @onnx_op("GatherElements", moves=True)

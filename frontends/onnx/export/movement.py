@@ -31,6 +31,11 @@ def reshape(w: Writer, value: Value, x: str) -> str:
     return w.reshape(x, value.shape)
 
 
+@writes("restate")
+def restate(w: Writer, value: Value, x: str) -> str:
+    return w.node("Identity", x)
+
+
 @writes("transpose")
 def transpose(w: Writer, value: Value, x: str) -> str:
     return w.node("Transpose", x, perm=list(value.op.perm))  # type: ignore[attr-defined]

@@ -1,0 +1,141 @@
+"""Models whose declared dims do not say what their nodes need: compiled once, checked when called."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import ingot
+from ingot.compiler.ir.symbolic import Symbol, minimum
+from ingot.frontends.onnx.assumptions import Assumptions
+from ingot.frontends.onnx.executable import AssumingFunction
+from ingot.frontends.onnx.problems import OnnxError
+from tests.frontends.onnx.building import Array, model_of, run_onnxruntime
+
+GENERATOR = np.random.default_rng(5)
+
+
+def floats(*shape: int) -> Array:
+    return GENERATOR.standard_normal(shape).astype(np.float32)
+
+
+def declared(name: str, *shape: int | str | None, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, list(shape))
+
+
+def compiled(model: onnx.ModelProto) -> Any:
+    return ingot.compile(ingot.load_onnx(model), threads=1)
+
+
+def check(model: onnx.ModelProto, calls: Sequence[Mapping[str, Array]]) -> Any:
+    """One program, right for every call."""
+    executable = compiled(model)
+    assert isinstance(executable, AssumingFunction)
+    for inputs in calls:
+        (expected,) = run_onnxruntime(model, inputs)
+        np.testing.assert_allclose(executable(**inputs), expected, rtol=1e-5, atol=1e-5)
+    return executable
+
+
+def test_a_named_dim_becomes_the_number_that_a_weight_has() -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = model_of([node], [declared("x", "n", "features")], ["y"], {"w": floats(7, 3)})
+    executable = check(model, [{"x": floats(2, 7)}, {"x": floats(5, 7)}])
+    assert executable.inputs[0].shape == ("n", 7)
+
+
+def test_two_unnamed_dims_become_one() -> None:
+    node = helper.make_node("Concat", ["x", "y"], ["z"], axis=1)
+    model = model_of([node], [declared("x", None, 3), declared("y", None, 2)], ["z"])
+    executable = check(model, [{"x": floats(n, 3), "y": floats(n, 2)} for n in (1, 4)])
+    assert len(executable.dims) == 1
+
+
+def embedding(rows: int) -> onnx.ModelProto:
+    """x + the first rows of a table, as many as x has."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], start=0, end=1),
+        helper.make_node("Slice", ["table", "zero", "n"], ["positions"]),
+        helper.make_node("Add", ["x", "positions"], ["y"]),
+    ]
+    weights = {"table": floats(rows, 3), "zero": np.zeros(1, np.int64)}
+    return model_of(nodes, [declared("x", "length", 3)], ["y"], weights)
+
+
+def test_positions_of_a_sequence_are_as_many_as_its_tokens() -> None:
+    check(embedding(16), [{"x": floats(n, 3)} for n in (1, 2, 16)])
+
+
+def test_a_sequence_longer_than_the_table_is_refused_by_the_node() -> None:
+    executable = compiled(embedding(16))
+    with pytest.raises(OnnxError, match="17"):
+        executable(floats(17, 3))
+
+
+def test_halves_and_quarters_meet_again() -> None:
+    """ceil(h/2) and 2*ceil(h/4), for all sizes for which they are equal."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        helper.make_node("MaxPool", ["half"], ["quarter"], kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        helper.make_node("Resize", ["quarter", "", "scales"], ["up"], mode="nearest"),
+        helper.make_node("Add", ["half", "up"], ["y"]),
+    ]
+    weights = {"scales": np.array([1, 1, 2, 2], np.float32)}
+    model = model_of(nodes, [declared("x", 1, 2, "height", "width")], ["y"], weights)
+    executable = check(model, [{"x": floats(1, 2, h, w)} for h, w in ((8, 8), (4, 16), (7, 12), (3, 4))])
+    assert len(executable.otherwise.staged.first) == 1
+    with pytest.raises(OnnxError, match="Add"):
+        executable(floats(1, 2, 6, 8))
+
+
+def test_a_call_that_breaks_an_assumption_is_compiled_for_its_shapes() -> None:
+    """Two unnamed dims are taken to be equal, but one may be 1 and stretch."""
+    node = helper.make_node("Mul", ["x", "y"], ["z"])
+    model = model_of([node], [declared("x", "n", 3), declared("y", "m", 3)], ["z"])
+    sizes = ((4, 4), (4, 1), (1, 4), (2, 2))
+    executable = check(model, [{"x": floats(n, 3), "y": floats(m, 3)} for n, m in sizes])
+    with pytest.raises(OnnxError, match="broadcast"):
+        executable(floats(2, 3), floats(3, 3))
+
+
+def test_a_wrong_rank_is_an_error_about_the_argument() -> None:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    executable = compiled(model_of([node], [declared("x", "n", "features")], ["y"], {"w": floats(7, 3)}))
+    with pytest.raises(ingot.runtime.errors.ArgumentError, match="axes"):
+        executable(floats(7))
+
+
+def test_names_that_are_no_identifiers() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    executable = compiled(model_of([node], [declared("x", "?", "1.5")], ["y"]))
+    assert executable(floats(2, 3)).shape == (2, 3)
+
+
+def test_an_output_may_be_listed_twice() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    first, second = compiled(model_of([node], [declared("x", 2)], ["y", "y"]))(floats(2))
+    assert np.array_equal(first, second)
+
+
+def test_places_of_ones_are_counted_while_compiling() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], start=0, end=1),
+        helper.make_node("ConstantOfShape", ["shape"], ["ones"], value=helper.make_tensor("one", TensorProto.INT64, [1], [1])),
+        helper.make_node("NonZero", ["ones"], ["places"]),
+    ]
+    executable = compiled(model_of(nodes, [declared("x", "n")], ["places"]))
+    assert not hasattr(executable, "host_nodes")
+    assert np.array_equal(executable(floats(4)), [[0, 1, 2, 3]])
+
+
+def test_assumptions_are_written_in_the_simplest_form() -> None:
+    n, m = Symbol("n"), Symbol("batch")
+    assumed = Assumptions().with_equal([(minimum(512, n), n), (m, n)])
+    assert assumed is not None
+    assert assumed.stated(minimum(512, n)) == n
+    assert assumed.stated(2 * m) == 2 * n
+    assert assumed.with_equal([(n, 3), (m, 4)]) is None  # n and m are one dim, which cannot be both
+    assert assumed.with_equal([(n, m)]) is None  # nothing new
