@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ class Item:
     node: NodeProto
     opsets: Mapping[str, int]
     label: str
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The names that the node takes, its subgraphs included."""
+        return tuple(n for n in dict.fromkeys((*self.node.input, *sorted(free_names(self.node)))) if n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +145,8 @@ class Importer:
 
     def _waiting(self, item: Item, scope: Scope) -> Pending | None:
         """What the node waits for, when one of its inputs does not exist yet."""
-        for name in (*item.node.input, *free_names(item.node)):
-            if name and scope.has(name):
+        for name in item.reads:
+            if scope.has(name):
                 value = scope.find(name)
                 if isinstance(value, Pending):
                     return Pending(f"it reads {name!r}")

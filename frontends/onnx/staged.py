@@ -28,13 +28,14 @@ from ingot.frontends.onnx.assumptions import MOST_ROUNDS, Assumptions
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import evaluator
-from ingot.frontends.onnx.importer import Deferred, Importer, Item, free_names, graph_free_names
+from ingot.frontends.onnx.importer import Deferred, Importer, Item, graph_free_names
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.registry import domain_name
 from ingot.frontends.onnx.scope import Scope, Weight
 from ingot.frontends.onnx.source import Model
 from ingot.frontends.onnx.stages import (
     Collected,
+    Continuation,
     Environment,
     Given,
     Key,
@@ -72,7 +73,7 @@ class Staged:
         self.name = name
         self.first: dict[Key, Stage] = {}
         self.refused: set[Key] = set()
-        self.bodies: dict[int, Staged] = {}
+        self.bodies: dict[int, tuple[GraphProto, Staged]] = {}  # by id; holding the graph keeps its id its own
 
     # --- building ----------------------------------------------------------------------------------
 
@@ -89,7 +90,8 @@ class Staged:
             importer = Importer(self.model, assumptions)
             importer.run(items, scope)
             if not importer.problems:
-                stage = self._stage(trace, scope, importer.deferred, arguments, name or self.name)
+                told = [_under(assumptions, what) for what in given.values()]
+                stage = self._stage(trace, scope, importer.deferred, arguments, told, name or self.name)
                 stage.assumes = bool(assumptions)
                 return stage
             assumed = _assumed(assumptions, importer.problems)
@@ -120,7 +122,13 @@ class Staged:
             return None
 
     def _stage(
-        self, trace: Trace, scope: Scope, deferred: list[Deferred], arguments: list[str], name: str
+        self,
+        trace: Trace,
+        scope: Scope,
+        deferred: list[Deferred],
+        arguments: list[str],
+        given: Sequence[Given],
+        name: str,
     ) -> Stage:
         call = Call(Importer(self.model), scope, NodeProto(), {}, 0, [])
         collected = Collected(call)
@@ -134,10 +142,10 @@ class Staged:
                 known[label] = value
             elif value is not None and not isinstance(value, Pending | Opaque):
                 results.append((label, collected.add(label, value)))
-        carrier = unshown_dims(trace, collected.outputs)
+        carrier = unshown_dims(trace, given)
         if carrier:
             trace.input("dims", TensorType(boolean, (0, *carrier)))
-        stage = Stage(arguments, carrier, results, known, collected.types, deferred)
+        stage = Stage(arguments, carrier, results, known, collected.types, deferred, collected.dims)
         if collected.outputs:
             values = tuple(t.value for t in collected.outputs)
             stage.graph = Graph(name, trace.inputs, values, tuple(collected.names), trace.constants)
@@ -146,11 +154,11 @@ class Staged:
         return stage
 
     def _wanted(self, deferred: Iterable[Deferred]) -> list[str]:
-        """What later stages, host nodes and the caller read."""
+        """What later stages, host nodes and the caller read. Weights are there for all of them."""
         names = list(self.outputs)
         for item in deferred:
-            names += [*item.item.node.input, *sorted(free_names(item.item.node))]
-        return [n for n in dict.fromkeys(names) if n]
+            names += [name for name in item.item.reads if name not in self.weights]
+        return list(dict.fromkeys(names))
 
     # --- running -----------------------------------------------------------------------------------
 
@@ -193,8 +201,7 @@ class Staged:
         rest: list[Deferred] = []
         needs: set[str] = set()
         for waiting in stage.deferred:
-            names = [n for n in (*waiting.item.node.input, *free_names(waiting.item.node)) if n]
-            ready = all(n in environment for n in names if n not in self.weights)
+            ready = all(n in environment or n in self.weights for n in waiting.item.reads)
             if ready and waiting.on_host:
                 self._evaluate(waiting, environment)
             else:
@@ -224,30 +231,45 @@ class Staged:
     def _next(
         self, stage: Stage, rest: list[Deferred], needs: set[str], environment: Environment, may_vary: bool
     ) -> tuple[Stage, dict[str, Given]]:
-        used = dict.fromkeys(n for d in rest for n in (*d.item.node.input, *sorted(free_names(d.item.node))))
-        used.update(dict.fromkeys(self.outputs))
-        names = [n for n in used if n and n in environment]
-        stage.note_shapes({n: environment[n] for n in names if isinstance(environment[n], np.ndarray)})
-        items = [d.item for d in rest]
-        flexible = {n: self._given(stage, n, n in needs, environment[n], rest) for n in names}
-        fixed = {n: describe(environment[n], n in needs) for n in names}
-        for given in (flexible, fixed) if may_vary else (fixed,):
+        plan = self._continuation(stage, rest, environment)
+        stage.note_shapes({n: environment[n] for n in plan.names if isinstance(environment[n], np.ndarray)})
+        for varies in (True, False) if may_vary else (False,):
+            if varies:
+                given = {n: self._given(stage, n, n in needs, environment[n]) for n in plan.names}
+            else:
+                given = {n: describe(environment[n], n in needs or n in stage.dims) for n in plan.names}
             key = tuple((n, g.key) for n, g in given.items())
+            if key in stage.refused:
+                continue
             found = stage.following.get(key)
             if found is None:
                 try:
-                    found = self.build(items, given, f"{self.name}_{len(stage.following)}")
+                    found = self.build(plan.items, {**plan.known, **given}, f"{self.name}_{len(stage.following)}")
                 except OnnxError:
-                    if given is fixed:
+                    if not varies:
                         raise
+                    stage.refused.add(key)
                     continue  # symbolic dims say too little here: compile for these very sizes
                 found.by_value = needs
+                found.known.update({n: environment[n] for n in plan.known})
                 if not self._progress(rest, found, needs):
                     stuck = rest[0]
                     raise OnnxError([Problem(Kind.UNSUPPORTED, stuck.reason, stuck.item.label)], self.model.name)
                 _keep(stage.following, key, found)
             return found, given
         raise AssertionError("one of the two has returned or raised")
+
+    def _continuation(self, stage: Stage, rest: list[Deferred], environment: Environment) -> Continuation:
+        key = tuple(map(id, rest))
+        found = stage.continuations.get(key)
+        if found is None:
+            used = dict.fromkeys((*(n for d in rest for n in d.item.reads), *self.outputs))
+            names = [n for n in used if n in environment]
+            known = {n: describe(environment[n], True) for n in names if n in stage.known}
+            known = {n: g for n, g in known.items() if g.array is not None}
+            found = Continuation([d.item for d in rest], [n for n in names if n not in known], known)
+            stage.continuations[key] = found
+        return found
 
     @staticmethod
     def _progress(rest: list[Deferred], made: Stage, needs: set[str]) -> bool:
@@ -257,9 +279,9 @@ class Staged:
             set(d.needs) <= needs for d in made.deferred if d.needs
         )
 
-    def _given(
-        self, stage: Stage, name: str, by_value: bool, value: Any, rest: list[Deferred]
-    ) -> Given:
+    def _given(self, stage: Stage, name: str, by_value: bool, value: Any) -> Given:
+        if name in stage.dims and not by_value:
+            return Given(dims=stage.dims[name])
         if by_value or not isinstance(value, np.ndarray):
             return describe(value, by_value)
         if name in stage.types:
@@ -278,13 +300,13 @@ class Staged:
             stage = work.pop(0)
             found.append(stage)
             work += stage.following.values()
-        for body in self.bodies.values():
+        for _, body in self.bodies.values():
             found += body.stages()
         return found
 
     def body(self, graph: GraphProto, opsets: Mapping[str, int]) -> tuple[Staged, tuple[str, ...]]:
         """A subgraph as a graph of its own, and the names it takes from outside."""
-        made = self.bodies.get(id(graph))
+        _, made = self.bodies.get(id(graph), (graph, None))
         if made is None:
             importer = Importer(self.model)
             scope = Scope(Trace())
@@ -294,7 +316,7 @@ class Staged:
             made = Staged(
                 self.model, importer.items(graph, opsets), [o.name for o in graph.output], weights, self.options, "body"
             )
-            self.bodies[id(graph)] = made
+            self.bodies[id(graph)] = graph, made
         return made, tuple(sorted(graph_free_names(graph)))
 
 

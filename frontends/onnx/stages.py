@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ingot.compiler.ir.graph import Graph, Input
-from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.symbolic import Expr, Symbol
 from ingot.compiler.ir.traverse import symbols_in
 from ingot.compiler.ir.types import TensorType
 from ingot.compiler.pipeline import Compiled
@@ -18,7 +18,7 @@ from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import Element, element_of
 from ingot.frontends.onnx.host import dynamic_axes
-from ingot.frontends.onnx.importer import Deferred
+from ingot.frontends.onnx.importer import Deferred, Item
 from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Value
 from ingot.runtime.executable import Executable
 
@@ -30,17 +30,20 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a stage is told about a name: a type, a known array, parts, or that only the host understands it."""
+    """What a stage is told about a name: a type, a known array, known dims, parts, or that only the host
+    understands it."""
 
     type: TensorType | None = None
     element: Element | None = None
     array: np.ndarray | None = None
+    dims: Dims | None = None
     parts: tuple[Given, ...] | None = None
     absent: bool = False
 
     @property
     def is_opaque(self) -> bool:
-        return self.type is None and self.array is None and self.parts is None and not self.absent
+        known = self.type or self.array is not None or self.dims or self.parts is not None or self.absent
+        return not known
 
     @property
     def is_symbolic(self) -> bool:
@@ -50,6 +53,8 @@ class Given:
     def key(self) -> Key:
         if self.array is not None:
             return ("value", self.array.dtype.str, self.array.shape, self.array.tobytes())
+        if self.dims is not None:
+            return ("dims", self.dims.dtype, self.dims.shape, *self.dims.array.ravel())
         if self.parts is not None:
             return ("parts", *(p.key for p in self.parts))
         return ("type", self.type, self.element.code if self.element else 0, self.absent)
@@ -74,6 +79,15 @@ def describe(value: Any, by_value: bool, symbols: Mapping[int, Symbol] | None = 
     return Given(TensorType(kind.storage, shape), kind)
 
 
+@dataclass(frozen=True, eq=False)
+class Continuation:
+    """What follows a stage when these nodes are left: the same at every call."""
+
+    items: list[Item]
+    names: list[str]  # values they read that may change from call to call
+    known: dict[str, Given]  # values that never change
+
+
 @dataclass(eq=False)
 class Stage:
     """One compiled part and what follows it."""
@@ -84,12 +98,15 @@ class Stage:
     known: Environment
     types: dict[str, TensorType]
     deferred: list[Deferred]
+    dims: dict[str, Dims] = field(default_factory=dict)  # results that are known but for symbolic dims
     assumes: bool = False  # extents are taken to be equal that the declared dims do not show to be
     graph: Graph | None = None
     compiled: Compiled | None = None
     program: Executable | None = None
     by_value: set[str] = field(default_factory=set)  # names whose values this stage was compiled for
     following: dict[Key, Stage] = field(default_factory=dict)
+    continuations: dict[Key, Continuation] = field(default_factory=dict)  # by the nodes that are left
+    refused: set[Key] = field(default_factory=set)  # for which no stage could be built
     seen: dict[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the last call
     varying: dict[str, set[int]] = field(default_factory=dict)  # axes whose extents were seen to change
 
@@ -156,6 +173,8 @@ def bound(trace: Trace, name: str, what: Given, arguments: list[str]) -> Value:
     """A value of a trace for what is known about a name; inputs of the program are added to `arguments`."""
     if what.array is not None:
         return what.array
+    if what.dims is not None:
+        return what.dims
     if what.absent:
         return Held(None)
     if what.parts is not None:
@@ -175,6 +194,7 @@ class Collected:
         self.outputs: list[Tensor] = []
         self.names: list[str] = []
         self.types: dict[str, TensorType] = {}
+        self.dims: dict[str, Dims] = {}
 
     def add(self, name: str, value: Value) -> Any:
         """How the value is made of the program's results (see _rebuilt)."""
@@ -186,16 +206,25 @@ class Collected:
         number = len(self.outputs)
         self.outputs.append(tensor)
         self.names.append(name)
-        if not isinstance(value, Dims):
+        if isinstance(value, Dims):
+            self.dims[name] = value
+        else:
             self.types[name] = tensor.type
         return number, kind
 
 
-def unshown_dims(trace: Trace, outputs: Sequence[Tensor]) -> tuple[Symbol, ...]:
-    """Symbolic dims of the inputs that are no extent by themselves: the program cannot read them from a shape."""
+def unshown_dims(trace: Trace, given: Iterable[Given]) -> tuple[Symbol, ...]:
+    """Symbolic dims of what is given that are no extent by themselves: the program cannot read them from a shape."""
     arguments = [v for v in trace.inputs if isinstance(v.op, Input) and v.op.role == "argument"]
     shown = {d for v in arguments for d in v.shape if isinstance(d, Symbol)}
-    return tuple(s for s in symbols_in([d for v in arguments for d in v.shape]) if s not in shown)
+    used = [d for v in arguments for d in v.shape]
+    used += [d for what in given if what.dims is not None for d in _extents(what.dims)]
+    return tuple(s for s in symbols_in(used) if s not in shown)
+
+
+def _extents(dims: Dims) -> list[Any]:
+    """The integers among known dims (others are quotients, which no program is given)."""
+    return [d for d in dims.array.ravel() if isinstance(d, int | Expr)]
 
 
 def bind_dims(given: Mapping[str, Given], environment: Environment, dims: dict[Symbol, int]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from ingot.compiler.ir.types import f32, f64, i64
 from ingot.compiler.ops.indexing import Gather, GatherElements
 from ingot.compiler.ops.movement import concat
+from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.classical import TRANSFORMS, labelled, rows, string_labels, transformed
@@ -80,7 +81,8 @@ def leaves(op: Call, x: Any, forest: Forest) -> Any:
     yes, no = table(forest.yes, np.int64), table(forest.no, np.int64)
     missing = table(forest.missing, np.bool_) if any(forest.missing) else None
     place = table(forest.roots, np.int64).reshape(1, len(forest.roots)).broadcast_to((x.shape[0], len(forest.roots)))
-    for _ in range(forest.depth()):
+
+    def step(place: Any, _: None) -> tuple[Any, None]:
         value = x.apply(GatherElements(1), feature.apply(Gather(0), place))
         threshold = split.apply(Gather(0), place)
         holds: Any = None
@@ -90,8 +92,10 @@ def leaves(op: Call, x: Any, forest: Forest) -> Any:
             holds = answer if holds is None or kinds is None else (kinds == number).where(answer, holds)
         if missing is not None:
             holds = holds | (value.is_nan() & missing.apply(Gather(0), place))
-        place = holds.where(yes.apply(Gather(0), place), no.apply(Gather(0), place))
-    return place
+        return holds.where(yes.apply(Gather(0), place), no.apply(Gather(0), place)), None
+
+    depth = forest.depth()
+    return functions.scan(step, place, None, depth)[0] if depth else place
 
 
 def _compared(value: Any, threshold: Any, mode: int) -> Any:
