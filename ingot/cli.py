@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import ingot
 from ingot.compiler import pipeline, target
 from ingot.compiler.errors import IngotError
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.types import DTYPES, TensorType
 from ingot.compiler.options import Options
 from ingot.frontends.dsl import functions
@@ -115,19 +116,12 @@ def program_of(arguments: argparse.Namespace) -> Any:
 
 
 def inputs_for(executable: Any, arguments: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Arrays from --input name=file.npy, random ones for the rest."""
-    given: dict[str, np.ndarray] = {}
-    for item in arguments.input or ():
-        name, _, path = item.partition("=")
-        if not path:
-            raise UsageError(f"--input {item!r}: write name=file.npy")
-        given[name] = np.load(path, allow_pickle=False)
-    dims: dict[str, int] = {}
-    for item in arguments.dim or ():
-        name, _, size = item.partition("=")
-        if not size.isdigit():
-            raise UsageError(f"--dim {item!r}: write for instance batch=8")
-        dims[name] = int(size)
+    """Arrays from --input name=file.npy, random ones for the rest, of the same dims."""
+    given = _given_arrays(executable, arguments)
+    dims = _given_dims(executable, arguments, given)
+    unknown = [name for name, what in getattr(executable, "given", {}).items() if what is None and name not in given]
+    if unknown:
+        raise UsageError(f"the model does not declare a shape for {', '.join(unknown)}: give it with --input name=file.npy")
     generator = np.random.default_rng(0)
     for spec in executable.inputs:
         if spec.name not in given:
@@ -136,12 +130,50 @@ def inputs_for(executable: Any, arguments: argparse.Namespace) -> dict[str, np.n
     return given
 
 
+def _given_arrays(executable: Any, arguments: argparse.Namespace) -> dict[str, np.ndarray]:
+    given: dict[str, np.ndarray] = {}
+    names = [spec.name for spec in executable.inputs]
+    for item in arguments.input or ():
+        name, _, path = item.rpartition("=")  # names of ONNX inputs may have any sign in them, also this one
+        if not name or not path:
+            raise UsageError(f"--input {item!r}: write name=file.npy")
+        if name not in names:
+            raise UsageError(f"there is no input {name!r}; the inputs are {', '.join(names)}")
+        try:
+            given[name] = np.load(path, allow_pickle=False)
+        except ValueError as error:
+            raise UsageError(f"{path} is no .npy file of numbers: {error}") from None
+    return given
+
+
+def _given_dims(executable: Any, arguments: argparse.Namespace, given: dict[str, np.ndarray]) -> dict[str, int]:
+    """The values of symbolic dims: from --dim, and as the given arrays have them."""
+    names = list(dict.fromkeys(d for spec in executable.inputs for d in spec.shape if isinstance(d, str)))
+    dims: dict[str, int] = {}
+    for item in arguments.dim or ():
+        name, _, size = item.rpartition("=")
+        if not size.isdigit():
+            raise UsageError(f"--dim {item!r}: write for instance batch=8")
+        if not any(name in dim for dim in names):
+            raise UsageError(f"there is no dim {name!r}; the dims are {', '.join(names) or 'all known'}")
+        dims[name] = int(size)
+    for spec in executable.inputs:
+        if spec.name in given and given[spec.name].ndim == len(spec.shape):
+            for dim, extent in zip(spec.shape, given[spec.name].shape, strict=True):
+                if isinstance(dim, str):
+                    dims.setdefault(dim, extent)
+    return dims
+
+
 def _extent(dim: str, dims: dict[str, int]) -> int:
     if dim in dims:
         return dims[dim]
-    if dim.isidentifier():
-        return dims.setdefault(dim, 1)
-    raise UsageError(f"the extent {dim} needs values: --dim name=number")
+    try:
+        value = symbolic.parse(dim, symbolic.Symbol)
+        names = [str(atom) for atom in symbolic.atoms(value)]
+        return int(symbolic.evaluate(value, {symbolic.Symbol(name): dims.setdefault(name, 1) for name in names}))
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"the extent {dim} needs a value: --dim \"{dim}=8\"") from None
 
 
 def random_array(generator: np.random.Generator, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
@@ -166,14 +198,32 @@ def command_run(arguments: argparse.Namespace) -> None:
     executable = compiled(arguments)
     inputs = inputs_for(executable, arguments)
     results = executable(**inputs)
-    leaves = [leaf for _, leaf in functions.flatten(results)[0]]
-    for spec, array in zip(executable.outputs, leaves, strict=True):
-        print(f"{spec}: {np.array2string(np.asarray(array), threshold=16, precision=6)}")
+    for name, what, array in _named_results(executable, results):
+        print(f"{what}: {np.array2string(np.asarray(array), threshold=16, precision=6)}")
         if arguments.output_dir:
             folder = Path(arguments.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            np.save(folder / f"{spec.name}.npy", array)
+            np.save(folder / f"{_file_name(name)}.npy", array)
     return None
+
+
+def _named_results(executable: Any, results: Any) -> Iterator[tuple[str, str, Any]]:
+    """(name, name and type, value) of each output; those of a model in stages are known when it has run."""
+    if hasattr(executable, "output_names"):
+        several = results if len(executable.output_names) != 1 else (results,)
+        for name, value in zip(executable.output_names, several, strict=True):
+            yield name, f"{name}: {np.asarray(value).dtype}{list(np.shape(value))}", value
+        return
+    leaves = [leaf for _, leaf in functions.flatten(results)[0]]
+    outputs = executable.outputs
+    for n, leaf in enumerate(leaves):
+        spec = outputs[n] if n < len(outputs) else outputs[-1]  # an output may be listed twice
+        yield spec.name, str(spec), leaf
+
+
+def _file_name(name: str) -> str:
+    """Names of ONNX values are often paths."""
+    return re.sub(r"[^\w.\-]+", "_", name).strip("_.") or "output"
 
 
 def command_bisect(arguments: argparse.Namespace) -> None:
@@ -205,11 +255,15 @@ def command_explain(arguments: argparse.Namespace) -> None:
 
 
 def command_bench(arguments: argparse.Namespace) -> None:
+    runs: dict[str, Any] = {}
+    if arguments.against:
+        _require_peer(arguments)  # before anything is compiled
     executable = compiled(arguments)
     inputs = inputs_for(executable, arguments)
-    runs: dict[str, Any] = {"ingot": lambda: executable(**inputs)}
+    runs["ingot"] = lambda: executable(**inputs)
     if arguments.against:
         runs[arguments.against] = _peer(arguments, inputs)
+        _show_difference(executable, runs["ingot"](), runs[arguments.against]())
     times: dict[str, list[float]] = {name: [] for name in runs}
     stop = time.perf_counter() + arguments.seconds
     while time.perf_counter() < stop or len(times["ingot"]) < 3:
@@ -224,13 +278,26 @@ def command_bench(arguments: argparse.Namespace) -> None:
         print(f"ratio (best): {min(times[arguments.against]) / min(times['ingot']):.2f}")
 
 
-def _peer(arguments: argparse.Namespace, inputs: dict[str, np.ndarray]) -> Any:
+def _show_difference(executable: Any, found: Any, expected: Sequence[Any]) -> None:
+    for (name, _, have), want in zip(_named_results(executable, found), expected, strict=False):
+        have, want = np.asarray(have), np.asarray(want)
+        if have.shape != want.shape or want.dtype.kind not in "fiub":
+            continue
+        gap = np.abs(have.astype(np.float64) - want.astype(np.float64))
+        print(f"{name}: differs by at most {np.max(gap, initial=0.0):.3g}, values up to {np.max(np.abs(want), initial=0):.3g}")
+
+
+def _require_peer(arguments: argparse.Namespace) -> Any:
     if arguments.against != "onnxruntime" or not arguments.model.endswith(".onnx"):
         raise UsageError("--against takes onnxruntime, for an .onnx file")
     try:
-        runtime = importlib.import_module("onnxruntime")
+        return importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
         raise UsageError("onnxruntime is not installed; pip install onnxruntime") from None
+
+
+def _peer(arguments: argparse.Namespace, inputs: dict[str, np.ndarray]) -> Any:
+    runtime = _require_peer(arguments)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = arguments.threads or 1
     session = runtime.InferenceSession(arguments.model, options, providers=["CPUExecutionProvider"])

@@ -43,6 +43,8 @@ class RealModel:
     file: str
     sha256: str
     inputs: dict[str, Input]
+    tolerance: float = 0.0  # where more must be allowed, and
+    why: str = ""  # for what reason
 
     @property
     def name(self) -> str:

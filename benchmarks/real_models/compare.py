@@ -2,7 +2,9 @@
 
 Agreement is judged per output, relative to the largest magnitude expected there: rounding differs between correct
 implementations. Integers must be equal. Where a model quantises what it computed, a difference in the last bit may
-move a value to the next code, so quantised models are allowed two steps of an 8-bit code.
+move a value to the next code, so quantised models are allowed two steps of an 8-bit code. A model that amplifies
+rounding (a loop of many steps, a logarithm of almost nothing) is allowed twice what ONNX Runtime itself differs by
+between its optimised and its plain form.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ def compare(model: RealModel, folder: Path, effort: Effort, profile: bool = Fals
     compile_seconds = clock() - started  # with the first call: a model in stages compiles the later ones then
     session = peer(path)
     expected = session.run(None, inputs)
+    spread = difference(peer(path, plain=True).run(None, inputs), expected)
     proto = onnx.load(path, load_external_data=False)
     contenders = {"ingot": lambda: executable(**inputs), "peer": lambda: session.run(None, inputs)}
     timings = interleave(contenders, effort)
@@ -80,14 +83,17 @@ def compare(model: RealModel, folder: Path, effort: Effort, profile: bool = Fals
         timings["ingot"].best,
         timings["peer"].best,
         difference(found, expected),
-        tolerance(proto, expected),
+        max(model.tolerance, 2 * spread, tolerance(proto, expected)),
         hosts,
         slowest(executable, inputs) if profile else (),
     )
 
 
-def peer(path: Path) -> onnxruntime.InferenceSession:
+def peer(path: Path, plain: bool = False) -> onnxruntime.InferenceSession:
+    """ONNX Runtime with one thread; `plain`: node by node as the file says."""
     options = onnxruntime.SessionOptions()
+    if plain:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3

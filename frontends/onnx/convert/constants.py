@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.symbolic import Dim, Expr
 from ingot.compiler.ir.types import f32, i64
 from ingot.compiler.ops.movement import Iota
 from ingot.frontends.dsl.tensor import Tensor
@@ -82,7 +82,8 @@ def range_(op: Call, start: Value, limit: Value, delta: Value) -> Any:
     step = op.known(2).reshape(())[()]
     op.require(step != 0, Kind.BAD_VALUE, "the delta is 0")
     assert element.storage is not None
-    if element.storage.is_float or not any(isinstance(v, Dims) for v in (start, limit)):
+    counted = any(isinstance(v, Dims) for v in (start, limit)) and float(step).is_integer()
+    if not counted or not all(_is_whole(v) for v in (start, limit)):
         first, last = op.known(0).reshape(())[()], op.known(1).reshape(())[()]
         count: Dim = max(0, int(np.ceil((float(last) - float(first)) / float(step))))
         base: Any = op.constant(np.asarray(first))
@@ -94,6 +95,13 @@ def range_(op: Call, start: Value, limit: Value, delta: Value) -> Any:
     places = Tensor(op.trace, op.trace.emit(Iota((count,), 0, element.storage)))
     scaled = places if step == 1 else places * op.constant(np.asarray(step))
     return scaled + base
+
+
+def _is_whole(value: Value) -> bool:
+    """Whether a known number is an integer, whatever its element type is."""
+    if isinstance(value, Dims):
+        return all(isinstance(d, int | Expr) for d in value.array.ravel())
+    return isinstance(value, np.ndarray) and bool(np.all(value == np.trunc(value)))
 
 
 @onnx_op("EyeLike")

@@ -68,14 +68,18 @@ def run_case(case: Case) -> None:
     """Raises what is wrong; the comparison is the suite's own."""
     model = case.proto
     prepared = backend.prepare(model)
-    for inputs, expected in case.data if case.data is not None else _stored(case, model):
+    for inputs, expected in stored_data(case):
         given = [runner._normalize_tensor(x) for x in inputs]
         wanted = [runner._normalize_tensor(x) for x in expected]
         runner.Runner.assert_similar_outputs(wanted, list(prepared.run(given)), case.rtol, case.atol)
 
 
-def _stored(case: Case, model: onnx.ModelProto) -> list[tuple[list[Any], list[Any]]]:
+def stored_data(case: Case) -> list[tuple[list[Any], list[Any]]]:
+    """Pairs of inputs and expected outputs."""
+    if case.data is not None:
+        return case.data
     assert case.folder is not None
+    model = case.proto
     sets = []
     for folder in sorted(Path(case.folder).glob("test_data_set_*")):
         sides = []

@@ -1,0 +1,158 @@
+"""Gradients through imported models, checked against finite differences.
+
+A model is widened to double precision, so that a difference quotient is accurate to many digits, and compared along
+one random direction: (f(x + h d) - f(x - h d)) / 2h with <grad f(x), d>, where f adds up the model's outputs with
+random weights. That one number depends on every element of the gradient. A kink (of relu or max) between the two
+points spoils it, so several step lengths are tried; the smallest error counts.
+
+What cannot be differentiated is not a failure: the verdict names the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_helper
+
+import ingot
+from ingot.compiler.autodiff import NotDifferentiableError
+from ingot.compiler.errors import IngotError
+
+NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+STEPS = (1e-4, 1e-5, 1e-6, 1e-3)
+ACCURATE = 1e-4
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`error` of the directional derivative, or `reason`: why there is no gradient, with the nodes."""
+
+    error: float = 0.0
+    reason: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return not self.reason and self.error < ACCURATE
+
+    def __str__(self) -> str:
+        if self.reason:
+            return self.reason
+        return f"{'verified' if self.is_right else 'WRONG'}: relative error {self.error:.1e}"
+
+
+def check(model: ModelProto, inputs: Mapping[str, np.ndarray], seed: int = 0) -> Verdict:
+    """Differentiate with respect to the float inputs and all float weights."""
+    wide = widened(model)
+    module = ingot.load_onnx(wide)
+    arrays = {name: _wide(array) for name, array in inputs.items()}
+    generator = np.random.default_rng(seed)
+    floats = [name for name in module.input_names if arrays[name].dtype == np.float64]
+    if not floats and not module.weights:
+        return Verdict(reason="nothing to differentiate with respect to: no input and no weight is a float")
+    try:
+        loss = _loss_of(arrays, floats, generator)
+        return Verdict(_directional_error(loss, module, arrays, floats, generator))
+    except NotDifferentiableError as error:
+        return Verdict(reason=f"not differentiable: {error}")
+    except IngotError as error:
+        return Verdict(reason=f"not differentiable: {error.message}")
+
+
+def _loss_of(arrays: Mapping[str, np.ndarray], floats: Sequence[str], generator: np.random.Generator) -> Any:
+    """A scalar function of (module, float inputs): the outputs, weighted at random, added up."""
+    factors: dict[int, np.ndarray] = {}
+
+    def loss(module: Any, *given: Any) -> Any:
+        named = {name: arrays[name] for name in module.input_names} | dict(zip(floats, given, strict=True))
+        results = module(**named)
+        total: Any = None
+        for number, result in enumerate(results if isinstance(results, tuple) else (results,)):
+            if not result.dtype.is_float:
+                continue
+            if number not in factors:
+                factors[number] = generator.standard_normal([int(d) for d in result.shape])
+            part = (result.cast(ingot.f64) * factors[number]).sum()
+            total = part if total is None else total + part
+        if total is None:
+            raise NotDifferentiableError(())
+        return total
+
+    return loss
+
+
+def _directional_error(
+    loss: Any, module: Any, arrays: Mapping[str, np.ndarray], floats: Sequence[str], generator: np.random.Generator
+) -> float:
+    weights = {name: array for name, array in module.named_arrays().items() if array.dtype == np.float64}
+    points = [arrays[name] for name in floats]
+    both = ingot.jit(ingot.value_and_grad(loss, tuple(range(1 + len(points)))))
+    _, (for_weights, *for_points) = both(module, *points)
+    along_weights = {name: generator.standard_normal(array.shape) for name, array in weights.items()}
+    along_points = [generator.standard_normal(point.shape) for point in points]
+    slope = sum(float(np.sum(for_weights[name] * along_weights[name])) for name in weights)
+    slope += sum(float(np.sum(g * d)) for g, d in zip(for_points, along_points, strict=True))
+    size = sum(float(np.sum(for_weights[name] ** 2)) for name in weights)
+    size += sum(float(np.sum(g**2)) for g in for_points)
+    scale = max(abs(slope), size**0.5, 1e-12)
+
+    def at(distance: float) -> float:
+        moved = module.with_arrays(lambda name, array: array + distance * along_weights[name])
+        return float(both(moved, *(p + distance * d for p, d in zip(points, along_points, strict=True)))[0])
+
+    return min(abs((at(h) - at(-h)) / (2 * h) - slope) / scale for h in STEPS)
+
+
+# --- models in double precision ---------------------------------------------------------------------------------------
+
+
+def widened(model: ModelProto) -> ModelProto:
+    """The same model with every float type replaced by double."""
+    wide = ModelProto()
+    wide.CopyFrom(model)
+    _widen_graph(wide.graph)
+    for function in wide.functions:
+        _widen_nodes(function.node)
+    return wide
+
+
+def _widen_graph(graph: GraphProto) -> None:
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.type.tensor_type.elem_type in NARROW:
+            value.type.tensor_type.elem_type = TensorProto.DOUBLE
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    _widen_nodes(graph.node)
+
+
+def _widen_nodes(nodes: Any) -> None:
+    for node in nodes:
+        for attribute in _attributes(node):
+            if attribute.type == AttributeProto.TENSOR:
+                _widen_tensor(attribute.t)
+            elif attribute.type == AttributeProto.GRAPH:
+                _widen_graph(attribute.g)
+            elif attribute.name in ("to", "dtype", "output_dtype") and attribute.i in NARROW:
+                attribute.i = TensorProto.DOUBLE
+
+
+def _attributes(node: onnx.NodeProto) -> Iterator[AttributeProto]:
+    """The attributes; a literal of a Constant node becomes a tensor, which has a type."""
+    for attribute in node.attribute:
+        if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+            literal = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+            attribute.CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(np.asarray(literal, np.float64))))
+        yield attribute
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in NARROW:
+        name = tensor.name
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), name))
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
