@@ -390,12 +390,10 @@ class PanelNest:
                 plain = scalars.stride(load, self.lane) == 1 and scalars.stride(load, self.row) not in (0, None)
                 if load.buffer not in own and plain:
                     found[load] = None
-        step = LINE_BYTES // self.accumulation.dtype.itemsize
+        starts = range(0, each.lanes, LINE_BYTES // self.accumulation.dtype.itemsize)
 
         def row(r: Dim) -> list[Statement]:
-            places = [
-                scalars.substitute(load, each.at(r, lane)) for load in found for lane in range(0, each.lanes, step)
-            ]
+            places = [scalars.substitute(load, each.at(r, lane)) for load in found for lane in starts]
             return [Prefetch(place.buffer, place.index) for place in places if isinstance(place, Load)]
 
         return build.loop("r", each.rows, row, "unrolled") if found else ()
