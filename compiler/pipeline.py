@@ -97,7 +97,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
         folded = _folded(graph.constants, split.prologue)
         dumper.graph("constants", replace(split.main, constants={**graph.constants, **folded}))
     assembly = assemble(
-        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph), target
+        split.main, lambda kernel, choices: schedule(kernel, target, choices), options.fuse, conditions_of(graph), target
     )
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
