@@ -255,7 +255,9 @@ def _streamed(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]
         place = symbolic.Variable("s", 0, inner.extent - 1)
         stages.append(stage)
         computing.append(Store(stage, (inner.variable,), statement.value))
-        store = copy((replace(statement, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: place})
+        store = copy(
+            (replace(statement, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: place}
+        )
         writing.extend(strip(For(place, inner.extent, store), decision.width, WRITTEN_VECTORS))
     computed = strip(with_body(inner, tuple(computing)), decision.width, decision.unroll)
     return (with_body(blocked, (*map(Alloc, stages), *computed, *writing)),)
