@@ -71,7 +71,8 @@ def test_rows_that_come_from_memory_are_fetched_during_the_row_before():
     far = TARGET.l2_bytes // 4096 + 1
     assert {s.buffer.name for s in statements_of(Prefetch, far)} == {"x"}
     assert not statements_of(Prefetch, 8)
-    check(kernels.softmax((5, 40)), decisions={"ahead": True})
+    for length in (1, 2, 40):
+        check(kernels.softmax((5, length)), decisions={"ahead": True})
 
 
 def test_results_larger_than_the_caches_bypass_them_in_the_last_sweep():

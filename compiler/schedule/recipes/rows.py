@@ -281,7 +281,9 @@ class _Row:
     def _fetch(self, points: Points, mapping: Mapping[Dim, Dim]) -> list[Statement]:
         """The next row of what the first sweep reads is on its way during the sweep that computes the most."""
         costs = [sum(scalars.cost(item.value) for item in each.items) for each in self.passes]
-        if not self.decision.ahead or isinstance(self.row, int) or self.sweep != costs.index(max(costs)):
+        if not self.decision.ahead or isinstance(self.row, int) or not points.variables:
+            return []
+        if self.sweep != costs.index(max(costs)):
             return []
         following: dict[Dim, Dim] = {**mapping, self.row: self.row + 1}
         found: dict[Load, None] = {}
