@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ import numpy as np
 
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 from ingot.compiler.ir.graph import Builder, Graph, Source, Value
-from ingot.compiler.ir.symbolic import Symbol, atoms
+from ingot.compiler.ir.symbolic import Symbol, SymbolicValueError, atoms
 from ingot.compiler.ir.types import DType, TensorType, dtype_of, type_of
 from ingot.compiler.ops.structure import Constant
 from ingot.frontends.dsl.module import Module
@@ -121,6 +122,17 @@ class Trace(Builder):
             text = linecache.getline(*key[:2]).strip()
             self._sources[key] = Source(Path(key[0]).name, key[1], text + place)
         return self._sources[key]
+
+
+@contextmanager
+def running_user_code() -> Iterator[None]:
+    """Around calls of the user's function: what it cannot do with a symbolic size is said with its line."""
+    try:
+        yield
+    except SymbolicValueError as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_own(f.filename)]
+        source = Source(Path(frames[-1].filename).name, frames[-1].lineno or 0, frames[-1].line or "") if frames else None
+        raise IngotTypeError(Code.SYMBOLIC_LENGTH, str(error), source) from None
 
 
 def _layer(frame: FrameType) -> list[Module]:
