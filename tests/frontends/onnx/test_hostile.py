@@ -365,6 +365,21 @@ def test_the_quotient_that_does_not_fit(worker: Worker, op: str, dtype: type):
     assert outcome.kind == "ran", outcome
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint64])
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_integers_divided_by_zero(worker: Worker, op: str, dtype: type):
+    x, y = np.arange(40, dtype=dtype), np.ones(40, dtype)
+    y[33] = 0
+    model = model_of([node(op, "x y", "z")], [info("x", x), info("y", y)], ["z"])
+    refused(attempt(worker, model, x=x, y=y), "division by zero", op)
+
+
+def test_known_integers_divided_by_zero(worker: Worker):
+    zero = np.zeros(2, np.int64)
+    model = model_of([node("Div", "a b", "c"), node("Add", "x c", "y")], [info("x", zero)], ["y"], {"a": zero, "b": zero})
+    refused(attempt(worker, model, x=zero), "division by zero")
+
+
 def test_loop_without_end(worker: Worker):
     """A trip count of 2^62 that the condition never stops: the limit of time is the caller's, memory stays flat."""
     body = helper.make_graph(
