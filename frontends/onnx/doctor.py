@@ -33,7 +33,7 @@ MOST = 200  # problems listed; a broken model may have one per node
 
 
 def check_onnx(source: object) -> list[Problem]:
-    """Every problem of a model (a path, bytes or a ModelProto); none when it compiles."""
+    """Every problem of a model (a path, bytes or a ModelProto) for its declared types; none when it compiles for them."""
     try:
         model = read_model(source)
         found = structure_problems(model)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ingot.compiler.ir.graph import Value
-from ingot.compiler.ir.types import boolean
+from ingot.compiler.ir.types import boolean, f32, f64
 from ingot.compiler.ops.checks import Divisor
 from ingot.compiler.ops.structure import Broadcast, Constant, Reshape
 from ingot.frontends.onnx.export.writer import Writer, onnx_type, writes
+
+BIT_CAST_OPSET = 26
 
 _SAME = {
     "neg": "Neg", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh",
@@ -238,27 +242,39 @@ def _digamma(w: Writer, value: Value, x: str) -> str:
 # --- activations with numbers -----------------------------------------------------------------------
 
 
-@writes("leaky_relu")
-def leaky_relu(w: Writer, value: Value, x: str) -> str:
-    return w.node("LeakyRelu", x, alpha=float(value.op.alpha))  # type: ignore[attr-defined]
+def _activation(w: Writer, value: Value, onnx: str, x: str, **numbers: float) -> str:
+    """ONNX keeps the numbers in single precision: a double that is not one of those needs a function to read back as it
+    was."""
+
+    def write(w: Writer, value: Value, x: str) -> str:
+        return w.node(onnx, x, **numbers)
+
+    rounded = any(float(np.float32(n)) != n for n in numbers.values())
+    return w.function(value, (x,), write) if rounded and value.tensor.dtype == f64 else write(w, value, x)
 
 
-@writes("elu", "celu")
-def elu(w: Writer, value: Value, x: str) -> str:
-    onnx = "Elu" if value.op.name == "elu" else "Celu"  # type: ignore[attr-defined]
-    return w.node(onnx, x, alpha=float(value.op.alpha))  # type: ignore[attr-defined]
-
-
-@writes("hard_sigmoid")
-def hard_sigmoid(w: Writer, value: Value, x: str) -> str:
+@writes("leaky_relu", "elu", "celu", "hard_sigmoid", "selu")
+def activation(w: Writer, value: Value, x: str) -> str:
     op: Any = value.op
-    return w.node("HardSigmoid", x, alpha=float(op.alpha), beta=float(op.beta))
+    match op.name:
+        case "leaky_relu":
+            return _activation(w, value, "LeakyRelu", x, alpha=float(op.alpha))
+        case "elu":
+            return _activation(w, value, "Elu", x, alpha=float(op.alpha))
+        case "celu" if value.tensor.dtype == f32:
+            return _activation(w, value, "Celu", x, alpha=float(op.alpha))
+        case "celu":  # ONNX's own is for f32 alone
+            return w.function(value, (x,), _celu)
+        case "hard_sigmoid":
+            return _activation(w, value, "HardSigmoid", x, alpha=float(op.alpha), beta=float(op.beta))
+    return _activation(w, value, "Selu", x, alpha=float(op.alpha), gamma=float(op.scale))
 
 
-@writes("selu")
-def selu(w: Writer, value: Value, x: str) -> str:
-    op: Any = value.op
-    return w.node("Selu", x, alpha=float(op.alpha), gamma=float(op.scale))
+def _celu(w: Writer, value: Value, x: str) -> str:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1))"""
+    alpha, zero = w.like(value.op.alpha, value), w.like(0, value)  # type: ignore[attr-defined]
+    falling = w.node("Sub", w.node("Exp", w.node("Div", x, alpha)), w.like(1, value))
+    return w.node("Add", w.node("Max", x, zero), w.node("Min", w.node("Mul", falling, alpha), zero))
 
 
 @writes("gelu")
@@ -268,10 +284,12 @@ def gelu(w: Writer, value: Value, x: str) -> str:
 
 @writes("prelu")
 def prelu(w: Writer, value: Value, x: str, slope: str) -> str:
-    return w.node("PRelu", x, slope)
+    """At 0 with an infinite slope, ONNX says 0 and the formula here NaN."""
+    return w.function(value, (x, slope), lambda w, value, x, slope: w.node("PRelu", x, slope))
 
 
 @writes("bitcast")
 def bitcast(w: Writer, value: Value, x: str) -> str:
-    """Only newer opsets have BitCast; other runtimes than Ingot do not read such a model."""
-    return w.function(value, (x,), lambda w, v, x: w.node("BitCast", x, to=onnx_type(v.tensor.dtype)))
+    """Only a newer opset has BitCast, and few runtimes read that."""
+    w.model.opset = max(w.model.opset, BIT_CAST_OPSET)
+    return w.node("BitCast", x, to=onnx_type(value.tensor.dtype))
