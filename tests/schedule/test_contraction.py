@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ingot.compiler.ir.loops import Prefetch, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
@@ -105,3 +106,16 @@ def test_a_padded_operand_is_padded_once():
 
 def test_sums_wait_in_an_output_of_their_type():
     assert check(kernels.matmul(7, 20, 300)).scratch == ()
+
+
+def test_matrices_of_the_epilogue_are_fetched_before_the_sums():
+    """A matrix that is added is on its way while the micro-kernel runs; a vector is near anyway."""
+    plain, added = kernels.matmul(12, 32, 20), kernels.matmul_residual(12, 32, 20)
+    assert not fetched(plain)
+    assert fetched(added) == {"residual"}
+    check(added)
+
+
+def fetched(kernel):
+    body = schedule(kernel, TARGET).function.body
+    return {s.buffer.name for s in walk(body) if isinstance(s, Prefetch)}
