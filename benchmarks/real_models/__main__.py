@@ -2,6 +2,7 @@
 
     python -m benchmarks.real_models fetch   --folder DIR [--only TEXT]
     python -m benchmarks.real_models compare --folder DIR [--only TEXT] [--busy] [--seconds S] [--table FILE]
+    python -m benchmarks.real_models gradients --folder DIR [--only TEXT]
 
 Every model is compared in a process of its own: one that crashes or hangs is a row of the table and not its end.
 """
@@ -16,8 +17,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
+
 from benchmarks.measure import Effort
-from benchmarks.real_models import fetch, table
+from benchmarks.real_models import fetch, gradients, table
 from benchmarks.real_models.catalogue import RealModel, models
 from benchmarks.real_models.compare import Comparison, compare
 
@@ -28,7 +31,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.real_models", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("command", choices=("list", "fetch", "compare", "one"))
+    parser.add_argument("command", choices=("list", "fetch", "compare", "one", "gradients"))
     parser.add_argument("--folder", type=Path, default=Path("out/real_models"), help="where the model files are kept")
     parser.add_argument("--only", default="", help="models whose package/file contains this text")
     parser.add_argument("--busy", action="store_true", help="count processor time: for a machine that others use")
@@ -54,7 +57,23 @@ def main(given: Sequence[str] | None = None) -> int:
         effort = Effort(seconds=chosen.seconds, turns=3, busy=chosen.busy)
         print(json.dumps(compare(wanted[0], chosen.folder, effort, chosen.profile).as_dict()))
         return 0
+    if chosen.command == "gradients":
+        return differentiated(wanted, chosen.folder)
     return compared(wanted, chosen)
+
+
+def differentiated(wanted: Sequence[RealModel], folder: Path) -> int:
+    """Gradients against finite differences; models in stages have none, and their error says why."""
+    wrong = 0
+    for model in wanted:
+        try:
+            verdict = gradients.check(onnx.load(model.path(folder)), model.arrays())
+        except (OSError, ValueError) as error:
+            verdict = gradients.Verdict(reason=str(error))
+        wrong += not (verdict.is_right or verdict.reason)
+        print(f"{model.name}: {verdict}", flush=True)
+    print(f"{wrong} of {len(wanted)} are wrong")
+    return 1 if wrong else 0
 
 
 def fetched(wanted: Sequence[RealModel], folder: Path) -> int:

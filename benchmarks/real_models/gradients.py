@@ -10,6 +10,7 @@ What cannot be differentiated is not a failure: the verdict names the nodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from ingot.compiler.errors import IngotError
 NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 STEPS = (1e-4, 1e-5, 1e-6, 1e-3)
 ACCURATE = 1e-4
+LARGEST = 1e3
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,27 @@ class Verdict:
         return f"{'verified' if self.is_right else 'WRONG'}: relative error {self.error:.1e}"
 
 
+class _NothingToDifferentiate(Exception):
+    """No output is a float."""
+
+
 def check(model: ModelProto, inputs: Mapping[str, np.ndarray], seed: int = 0) -> Verdict:
     """Differentiate with respect to the float inputs and all float weights."""
     wide = widened(model)
     module = ingot.load_onnx(wide)
-    arrays = {name: _wide(array) for name, array in inputs.items()}
     generator = np.random.default_rng(seed)
+    arrays = {name: _usable(array, generator) for name, array in inputs.items()}
     floats = [name for name in module.input_names if arrays[name].dtype == np.float64]
     if not floats and not module.weights:
-        return Verdict(reason="nothing to differentiate with respect to: no input and no weight is a float")
+        return Verdict(reason="nothing to differentiate: no input and no weight is a float")
     try:
-        loss = _loss_of(arrays, floats, generator)
-        return Verdict(_directional_error(loss, module, arrays, floats, generator))
+        error = _directional_error(_loss_of(arrays, floats, generator), module, arrays, floats, generator)
+        if math.isnan(error):  # a root or a logarithm: where its argument is positive there is a gradient
+            arrays |= {name: np.abs(arrays[name]) + 0.5 for name in floats}
+            error = _directional_error(_loss_of(arrays, floats, generator), module, arrays, floats, generator)
+        return Verdict(error)
+    except _NothingToDifferentiate:
+        return Verdict(reason="nothing to differentiate: no output is a float")
     except NotDifferentiableError as error:
         return Verdict(reason=f"not differentiable: {error}")
     except IngotError as error:
@@ -78,7 +89,7 @@ def _loss_of(arrays: Mapping[str, np.ndarray], floats: Sequence[str], generator:
             part = (result.cast(ingot.f64) * factors[number]).sum()
             total = part if total is None else total + part
         if total is None:
-            raise NotDifferentiableError(())
+            raise _NothingToDifferentiate
         return total
 
     return loss
@@ -154,5 +165,11 @@ def _widen_tensor(tensor: TensorProto) -> None:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), name))
 
 
-def _wide(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+def _usable(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Floats in double precision; random ones where a difference quotient would be useless: at 0, where many
+    functions have a kink, and at numbers so large that a step is lost in them."""
+    if array.dtype.kind != "f":
+        return array
+    wide = array.astype(np.float64)
+    fine = np.isfinite(wide) & (wide != 0) & (np.abs(wide) < LARGEST)
+    return np.where(fine, wide, generator.standard_normal(wide.shape))
