@@ -17,7 +17,13 @@ from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.convolution import average_pool_
 from ingot.frontends.onnx.convert.matrix import integer_product
 from ingot.frontends.onnx.convert.microsoft import self_attention
-from ingot.frontends.onnx.convert.quantized import RANGES, dequantize_linear, quantize_linear, requantized
+from ingot.frontends.onnx.convert.quantized import (
+    RANGES,
+    dequantize_linear,
+    dynamic_quantize_linear,
+    quantize_linear,
+    requantized,
+)
 from ingot.frontends.onnx.convert.recurrent import lstm
 from ingot.frontends.onnx.elements import element_of_dtype
 from ingot.frontends.onnx.problems import Kind
@@ -263,11 +269,17 @@ def dynamic_quantize_lstm(
     r_scale: Tensor,
     r_zero: Tensor,
 ) -> Any:
-    """Weights [directions, input, gates] are codes; the recurrence itself is in floats."""
+    """Weights [directions, input, gates] are codes; inputs and states are rounded to codes of their own range before
+    they are multiplied. Products of codes and their sums are whole numbers, which floats represent exactly."""
 
     def weights(codes: Tensor, scale: Tensor, zero: Tensor) -> Any:
         shape = (codes.shape[0], 1, scale.type.size // codes.shape[0])
         centred = codes.cast(i32) - zero.cast(i32).reshape(*shape)
         return (centred.cast(f32) * scale.reshape(*shape)).swapaxes(1, 2)
 
-    return lstm(op, x, weights(w, w_scale, w_zero), weights(r, r_scale, r_zero), b, lengths, initial_h, initial_c, peepholes)
+    def rounded(value: Any) -> Any:
+        codes, scale, zero = dynamic_quantize_linear(op, value)
+        return (codes.cast(f32) - zero.cast(f32)) * scale
+
+    codes = weights(w, w_scale, w_zero), weights(r, r_scale, r_zero)
+    return lstm(op, x, *codes, b, lengths, initial_h, initial_c, peepholes, rounded)

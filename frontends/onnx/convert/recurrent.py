@@ -228,8 +228,10 @@ def lstm(
     initial_h: Tensor | None = None,
     initial_c: Tensor | None = None,
     peepholes: Tensor | None = None,
+    rounded: Callable[[Any], Any] | None = None,
 ) -> Any:
-    given = _inputs(op, x, w, r, b, lengths)
+    """`rounded` is applied to what is multiplied by weights: the inputs of all times, and the state of each."""
+    given = _inputs(op, x if rounded is None else rounded(x), w, r, b, lengths)
     chosen = _activations(op, ("Sigmoid", "Tanh", "Tanh"), len(given.directions))
     h4 = 4 * given.hidden
     outputs, finals = [], []
@@ -238,7 +240,7 @@ def lstm(
         if b is not None:
             projected = projected + (b[n][:h4] + b[n][h4:])
         looks = None if peepholes is None else _parts(peepholes[n], 3, given.hidden)
-        step = _lstm_step(given, r[n], looks, chosen[n], bool(op.get("input_forget", 0)))
+        step = _lstm_step(given, r[n], looks, chosen[n], bool(op.get("input_forget", 0)), rounded)
         states = [given.state(op, initial_h, n), given.state(op, initial_c, n)]
         y, final = _run(op, given, step, states, projected, backwards)
         outputs.append(y)
@@ -247,12 +249,18 @@ def lstm(
 
 
 def _lstm_step(
-    given: Inputs, recurrent: Any, looks: Any, chosen: Sequence[Activation], coupled: bool
+    given: Inputs,
+    recurrent: Any,
+    looks: Any,
+    chosen: Sequence[Activation],
+    coupled: bool,
+    rounded: Callable[[Any], Any] | None,
 ) -> Callable[..., Any]:
     f, g, h_activation = chosen
 
     def step(data: Any, h: Any, c: Any) -> Any:
-        i, o, forget, new = _parts(data + contract(h, "bh", recurrent, "gh", "bg"), 4, given.hidden)
+        state = h if rounded is None else rounded(h)
+        i, o, forget, new = _parts(data + contract(state, "bh", recurrent, "gh", "bg"), 4, given.hidden)
         if looks is not None:
             i, forget = i + looks[0] * c, forget + looks[2] * c
         i = f(given.limited(i))
