@@ -24,7 +24,7 @@ from ingot.compiler.autodiff import NotDifferentiableError
 from ingot.compiler.errors import IngotError
 
 NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-STEPS = (1e-4, 1e-5, 1e-6, 1e-3)
+STEPS = (1e-4, 1e-5, 1e-6, 1e-7)
 ACCURATE = 1e-4
 LARGEST = 1e3
 

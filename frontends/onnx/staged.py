@@ -246,7 +246,7 @@ class Staged:
             else:
                 given = {n: describe(environment[n], n in needs or n in stage.dims) for n in plan.names}
             key = tuple((n, g.key) for n, g in given.items())
-            if key in stage.refused:
+            if varies and key in stage.refused:
                 continue
             found = stage.following.get(key)
             if found is None:
