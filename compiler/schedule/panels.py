@@ -4,12 +4,16 @@
                                      for panel of columns { pack columns of the right operand
                                                             for tile of rows { micro-kernel } } } }
 
+While the tiles of rows of one panel are computed they ask for the next panel, a few lines each, so that the right
+operand arrives at the speed of memory and nobody waits for it.
+
 Invariant: packing moves values and never combines them, so a packed and an unpacked operand give the same bits.
 Non-goal: deciding sizes; `recipes.contraction` decides.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +28,10 @@ from ingot.compiler.schedule.tile import Cover, Tile
 from ingot.compiler.target import Target
 
 UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
+LINE_BYTES = 64
+SECOND_CACHE = 2  # locality of a prefetch
+UNROLLED_LINES = 16  # prefetches of a tile that are written out
+MOST_LINES = 64  # of the next panel that one tile asks for; with fewer tiles the panel is used too rarely to wait for
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,15 @@ class Block:
     fixed: dict[Dim, Dim]
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Columns from `lane` on. `ahead`: where the next panel starts; None when nobody asks for it in advance."""
+
+    lane: Dim
+    width: Dim
+    ahead: Mapping[Dim, Dim] | None
+
+
 class PanelNest:
     """Emits a contraction. `scratch` are the buffers that it needs from outside."""
 
@@ -115,6 +132,7 @@ class PanelNest:
         ]
         self.partial = self._partial_place() if self.cut is not None else None
         self.left_panels = self._left_buffer() if tiles.pack_left else None
+        self.fetches_ahead = self._may_fetch_ahead()
 
     def _block_sizes(self) -> list[int]:
         sizes = [1] * len(self.form.kept)
@@ -184,6 +202,7 @@ class PanelNest:
         if self.row is not None:
             row_number = place[tiles.row_axis]
             rows = tile.cover_block(extents[tiles.row_axis], row_number, tiles.row_block, heights)
+            rows = rows if tiles.pack_left else tile.evened(rows)
         parts = [partition.part_of(*part) for part in zip(extents, place, self.sizes, strict=True)]
         outer = (*tiles.outer_rows, *tiles.outer_columns)
         covered = {tiles.row_axis, self.lane_axis, *(axis for axis, _ in outer)}
@@ -223,7 +242,8 @@ class PanelNest:
             for piece in block.columns.pieces:
 
                 def panel(j: Dim, piece: tile.Piece = piece) -> list[Statement]:
-                    return self._panel(here, chunk, block.column_start + piece.start + j * piece.size, piece.size)
+                    lane = block.column_start + piece.start + j * piece.size
+                    return self._panel(here, chunk, Panel(lane, piece.size, self._ahead(block, chunk, steps, lane)))
 
                 result.extend(build.loop("j", piece.count, panel))
             return result
@@ -239,20 +259,75 @@ class PanelNest:
             self.form.kept[axis]: part.start + step for (axis, _), part, step in zip(axes, parts, steps, strict=True)
         }
 
-    def _panel(self, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> list[Statement]:
+    def _ahead(self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], lane: Dim) -> Mapping[Dim, Dim] | None:
+        """Where the panel after this one starts: the next of the last outer column axis, or the next columns. After
+        the last of them the first panel of the next chunk follows."""
+        if not self.fetches_ahead:
+            return None
+        start: dict[Dim, Dim] = {**block.fixed, self.lane: lane, self.form.reduced[0]: chunk.starts[0]}
+        if not steps:
+            return {**start, self.lane: lane + self.columns}
+        count = block.outer_columns[-1].count
+        following = steps[-1] + 1
+        if isinstance(count, int) and chunk.last is not None:
+            start[self.form.reduced[0]] = chunk.starts[0] + following // count * chunk.extents[0]
+            following = following % count
+        return {**start, **self._outer_index(self.tiles.outer_columns, block.outer_columns, (*steps[:-1], following))}
+
+    def _may_fetch_ahead(self) -> bool:
+        """Whether several tiles share a panel that comes from memory in whole lines."""
+        right, form = self.found.right, self.form
+        if len(form.reduced) != 1 or not isinstance(right, Load) or scalars.stride(right, self.lane) != 1:
+            return False
+        return 0 < self._lines_of_tile() <= MOST_LINES
+
+    def _lines_of_tile(self) -> int:
+        """Lines of the next panel that each full tile of rows asks for; 0 where there are none."""
+        right = self.found.right
+        assert isinstance(right, Load)
+        tiles = self.tiles.row_block // self.tiles.rows * math.prod(size for _, size in self.tiles.outer_rows)
+        lines = self._room()[0] * (-(-self.columns * right.dtype.itemsize // LINE_BYTES))
+        return -(-lines // tiles) if self.row is not None else 0
+
+    def _fetch_ahead(self, panel: Panel, outer: tuple[Dim, ...], number: Dim) -> tuple[Statement, ...]:
+        """The part of the next panel that one tile asks for."""
+        if panel.ahead is None:
+            return ()
+        ahead, right, (reduced,) = panel.ahead, self.found.right, self.form.reduced
+        assert isinstance(right, Load)
+        before = self.tiles.row_block // self.tiles.rows  # tiles of one step of the outer axis
+        for (_, size), step in reversed(list(zip(self.tiles.outer_rows, outer, strict=True))):
+            number, before = number + step * before, before * size
+        of_row = -(-self.columns * right.dtype.itemsize // LINE_BYTES)  # lines of one step of the reduced axis
+        share = self._lines_of_tile()
+
+        def line(n: Dim) -> list[Statement]:
+            position = number * share + n
+            at = {
+                **ahead,
+                reduced: ahead[reduced] + position // of_row,
+                self.lane: ahead[self.lane] + position % of_row * (LINE_BYTES // right.dtype.itemsize),
+            }
+            found = scalars.substitute(right, at)
+            assert isinstance(found, Load)
+            return [Prefetch(found.buffer, found.index, SECOND_CACHE)]
+
+        return build.loop("line", share, line, "unrolled" if share <= UNROLLED_LINES else "serial")
+
+    def _panel(self, block: Block, chunk: Chunk, panel: Panel) -> list[Statement]:
         """A panel of columns against all rows of the block."""
         result: list[Statement] = []
         packed = None
         if self.tiles.pack_right:
             packed = Buffer("panel", self.accumulation.dtype, (*self._room(), self.columns), "stack")
-            result.extend(self._pack_right(packed, block, chunk, lane, width))
+            result.extend(self._pack_right(packed, block, chunk, panel.lane, panel.width))
         counts = [part.count for part in block.outer_rows]
         names = [f"i{n}" for n in range(len(counts))]
-        result.extend(build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, lane, width)))
+        result.extend(build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, panel)))
         return result
 
     def _tiles(
-        self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, lane: Dim, width: Dim
+        self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, panel: Panel
     ) -> list[Statement]:
         """The tiles of rows at one point of the outer row axes."""
         fixed = {**block.fixed, **self._outer_index(self.tiles.outer_rows, block.outer_rows, outer)}
@@ -263,9 +338,10 @@ class PanelNest:
                 assert isinstance(piece.size, int)
                 place = piece.start + i * piece.size
                 row = block.row_start + place
-                each = Tile(fixed, self.row, row, piece.size, self.lane, lane, width, self.tiles.width)
+                each = Tile(fixed, self.row, row, piece.size, self.lane, panel.lane, panel.width, self.tiles.width)
                 left = self._left(each, block, (*outer, place), chunk)
-                return self._tile(each, left, self._right(each, packed, chunk), chunk)
+                fetch = self._fetch_ahead(panel, outer, i) if piece.size == self.tiles.rows else ()
+                return (*fetch, *self._tile(each, left, self._right(each, packed, chunk), chunk))
 
             result.extend(build.loop("i", piece.count, one))
         return result

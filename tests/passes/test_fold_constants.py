@@ -71,3 +71,9 @@ def test_what_a_dim_decides_is_not_folded():
     """The value of a symbolic dim is static in type only."""
     graph, parts = split(lambda x: x.sum() / x.shape[0], ingot.f64["n", 5])
     run_both(graph, parts, np.ones((3, 5)))
+
+
+def test_readers_stretch_constants():
+    """A bias is stored once and not once for every row."""
+    _, parts = split(lambda x: x + (x._coerce(WEIGHT)[0] * 2.0), ingot.f64[100, 8], budget=10**6)
+    assert [v.shape for v in parts.main.inputs_with("constant")] == [(8,)]
