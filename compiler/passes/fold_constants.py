@@ -5,7 +5,8 @@ folded ones as constants. Nothing is evaluated here, so weights never enter the 
 recompute its constants for other weights by running the prologue again.
 
 A value is folded when its result is not larger than `budget` elements or than the constants it is computed from,
-when it prepares a weight for a kernel, or when only folded values read it. Stretching is left to the readers.
+when it prepares a weight for a kernel, or when only folded values read it. What readers compute
+for nothing (a stretched bias) is left to them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ingot.compiler.ir.graph import Builder, Graph, Input, Value, input_of, user
 from ingot.compiler.ir.interpret.graph import symbols_of
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
-from ingot.compiler.ops.structure import Broadcast, Constant
+from ingot.compiler.ops.structure import Constant
 
 
 @dataclass(frozen=True)
@@ -99,8 +100,8 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
         assert isinstance(op, Op)
         if value not in known or not (value in outputs or any(user not in known for user in users[value])):
             continue
-        if isinstance(op, Broadcast) and value not in outputs:
-            known.discard(value)  # readers stretch it for nothing; stored, it would be read in full
+        if op.read_through and value not in outputs:
+            known.discard(value)  # stored, it would be larger, or lose the order that its readers want
         elif not op.prepares and _elements(value) > max(budget, origin[value]):
             known.discard(value)
             reasons.append(

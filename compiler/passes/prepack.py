@@ -1,11 +1,11 @@
 """Store weights in the order in which the register tiles of a product read them.
 
-    contract(x[i, k], w[k, n])  ->  reshape(contract(x[i, k], blocks[b, k, j]) as [i, b, j])
+    contract(x[i, k], w[k, n])  ->  contract(x[i, k], unblock(block(w)))
 
 with w cut into blocks of columns, each contiguous: reading a block is one stream, and nothing is packed at
-run time. Done for weights that are constant, or captured by a loop (the rearranging then leaves the loop).
-The reshape moves behind the elementwise ops that follow, so that they stay in the product's epilogue.
-A block is as wide as the register tile: two vectors, or more when there are few rows to share it.
+run time. Done for weights that are constant, or captured by a loop (the cutting then leaves the loop); the product
+itself reads through `unblock`. A block is as wide as the register tile: two vectors, or more when there are few
+rows to share it. The last block is filled up with zeros that nobody reads.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.ops.base import Node, Op
-from ingot.compiler.ops.contraction import Contract
+from ingot.compiler.ops.base import Node
+from ingot.compiler.ops.contraction import Block, Contract, Unblock
 from ingot.compiler.ops.control import Scan
-from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
-from ingot.compiler.ops.structure import Broadcast, Reshape
 from ingot.compiler.passes.decompose import in_regions
-from ingot.compiler.passes.motion import splat_like
 from ingot.compiler.passes.rewriting import Pass, rewrite
-from ingot.compiler.passes.simplify import splat
 
 SMALLEST = 1 << 12  # elements of a weight for which rearranging pays
 VECTORS_OF_TILE = 2
@@ -44,9 +40,7 @@ class Prepack(Pass):
         return self._rewrite(graph, {v.op.name for v in fixed if isinstance(v.op, Input)})
 
     def _rewrite(self, graph: Graph, fixed: set[str]) -> Graph:
-        rules = (self._rule(fixed), sink_reshape)
-        changed = rewrite(graph, rules)
-        return self._in_scans(changed)
+        return self._in_scans(rewrite(graph, (self._rule(fixed),)))
 
     def _in_scans(self, graph: Graph) -> Graph:
         def change(op: Scan) -> Scan:
@@ -61,7 +55,7 @@ class Prepack(Pass):
 
     def _rule(self, fixed: set[str]) -> Callable[[Builder, Value], Value | None]:
         def blocked_weight(builder: Builder, value: Value) -> Value | None:
-            """contract(x, w) -> reshape(contract(x, blocks of w))"""
+            """contract(x, w) -> contract(x, unblock(block(w)))"""
             return self._blocked(builder, value, fixed)
 
         blocked_weight.ops = (Contract,)  # type: ignore[attr-defined]
@@ -72,25 +66,20 @@ class Prepack(Pass):
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
-        if column is None or not _is_fixed(w, fixed):
+        if column is None or isinstance(w.op, Unblock) or not _is_fixed(w, fixed):
             return None
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         rows = _rows(value, op)
         vectors = VECTORS_OF_ROW if isinstance(rows, int) and rows <= FEW_ROWS else VECTORS_OF_TILE
         block = vectors * self.vector_bytes // max(1, value.tensor.dtype.compute.itemsize)
-        while block * 2 > self.vector_bytes // 4 and isinstance(extent, int) and extent % block:
-            block //= 2
-        enough = isinstance(extent, int) and isinstance(depth, int) and extent * depth >= SMALLEST
-        if not enough or extent % block or extent == block or block < self.vector_bytes // 4:  # type: ignore[operator]
+        if not isinstance(extent, int) or not isinstance(depth, int):
             return None
-        new = next(letter for letter in "bBcCdDeEfFgG" if letter not in op.left + op.right + op.output)
+        if extent * depth < SMALLEST or extent <= block:
+            return None
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
-        blocks = matrix.reshape((depth, extent // block, block)).transpose((1, 0, 2))  # type: ignore[operator]
-        made = builder.emit(
-            replace(op, right=new + summed + column, output=op.output[:-1] + new + column), x, blocks.value
-        )
-        return builder.emit(Reshape(value.shape), made)
+        columns = matrix.apply(Block(block)).apply(Unblock(extent))
+        return builder.emit(replace(op, right=summed + column), x, columns.value)
 
 
 def _column(op: Contract) -> str | None:
@@ -128,47 +117,3 @@ def _is_fixed(value: Value, fixed: set[str]) -> bool:
             found = True
         stack.extend(item.args)
     return found
-
-
-def _blocks_of(value: Value) -> Value | None:
-    """The blocked tensor under a reshape that merges its last two axes."""
-    if not isinstance(value.op, Reshape):
-        return None
-    source = value.args[0]
-    if len(source.shape) != len(value.shape) + 1 or source.shape[:-2] != value.shape[:-1]:
-        return None
-    return source if _carries_product(source) else None
-
-
-def _carries_product(value: Value) -> bool:
-    while isinstance(value.op, Elementwise | Cast | Where) and value.args:
-        value = value.args[0] if not isinstance(value.op, Where) else value.args[1]
-    return isinstance(value.op, Contract)
-
-
-def sink_reshape(builder: Builder, value: Value) -> Value | None:
-    """f(reshape(blocks), y) -> reshape(f(blocks, reshape(y)))"""
-    sources = [s for a in value.args if (s := _blocks_of(a)) is not None]
-    if not sources or any(s.shape != sources[0].shape for s in sources):
-        return None
-    shape = sources[0].shape
-    args = []
-    for arg in value.args:
-        blocks = _blocks_of(arg)
-        args.append(blocks if blocks is not None else _as_blocks(builder, arg, shape))
-    return builder.emit(Reshape(value.shape), builder.emit(value.op, *args))
-
-
-def _as_blocks(builder: Builder, value: Value, shape: tuple[Dim, ...]) -> Value:
-    if splat(value) is not None:
-        return splat_like(builder, value, shape)
-    if isinstance(value.op, Broadcast):
-        source = value.args[0]
-        rank = len(value.shape)
-        padded = (1,) * (rank - len(source.shape)) + source.shape
-        last = (1, 1) if padded[-1] == 1 else shape[-2:]
-        return Node(builder, source).reshape((*padded[:-1], *last)).broadcast_to(shape).value
-    return Node(builder, value).reshape(shape).value
-
-
-sink_reshape.ops = (*(k for k in Op.registry.values() if issubclass(k, Elementwise)), Cast, Where)  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
     for block parallel { for chunk { pack rows of the left operand
                                      for panel of columns { pack columns of the right operand
                                                             for tile of rows { micro-kernel } } } }
+    (or chunks inside panels, where all chunks of the rows fit in the second cache)
 
 While the tiles of rows of one panel are computed they ask for the next panel, a few lines each, so that the right
 operand arrives at the speed of memory and nobody waits for it.
@@ -51,6 +52,7 @@ class ContractionTiles:
     outer_columns: tuple[tuple[int, int], ...] = ()  # the same of other axes that only columns have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
     unroll: int = UNROLL
+    chunks_inside: bool = False  # a panel sees all chunks before the next panel comes
     parallel: bool = True
 
     def __post_init__(self) -> None:
@@ -220,36 +222,58 @@ class PanelNest:
         )
 
     def _chunks(self, block: Block) -> tuple[Statement, ...]:
+        """Panels inside chunks, or chunks inside panels: then the sums of a panel stay in the first cache."""
+        if self.tiles.chunks_inside:
+            return self._for_panels(
+                block,
+                lambda here, steps, lane, width: self._for_chunks(
+                    lambda chunk: self._panel(here, chunk, Panel(lane, width, self._ahead(here, chunk, steps, lane)))
+                ),
+            )
+
+        def panels(chunk: Chunk) -> tuple[Statement, ...]:
+            return self._for_panels(
+                block,
+                lambda here, steps, lane, width: self._panel(
+                    here, chunk, Panel(lane, width, self._ahead(here, chunk, steps, lane))
+                ),
+            )
+
+        return self._for_chunks(lambda chunk: (*self._pack_left(block, chunk), *panels(chunk)))
+
+    def _for_chunks(self, body: Callable[[Chunk], Sequence[Statement]]) -> tuple[Statement, ...]:
         extents = self.form.reduced_extents
         if self.cut is None:
-            return self._rows_and_panels(block, Chunk((0,) * len(extents), extents))
+            return tuple(body(Chunk((0,) * len(extents), extents)))
         cut = self.cut
         counts = lanes.chunk_counts(extents, cut)
 
-        def chunk(*number: Dim) -> tuple[Statement, ...]:
+        def chunk(*number: Dim) -> Sequence[Statement]:
             first = ir.both(*(ir.predicate(n, "eq", 0) for n in number))
             last = ir.both(*(ir.predicate(n, "eq", c - 1) for n, c in zip(number, counts, strict=True)))
-            return self._rows_and_panels(block, Chunk(*lanes.chunk_range(extents, cut, number), first, last))
+            return body(Chunk(*lanes.chunk_range(extents, cut, number), first, last))
 
         return build.nest([f"c{n}" for n in range(len(counts))], counts, chunk)
 
-    def _rows_and_panels(self, block: Block, chunk: Chunk) -> tuple[Statement, ...]:
+    def _for_panels(
+        self, block: Block, body: Callable[[Block, tuple[Dim, ...], Dim, Dim], Sequence[Statement]]
+    ) -> tuple[Statement, ...]:
+        """`body` gets the block with its outer column axes fixed, their steps, and the panel's columns."""
+
         def columns(*steps: Dim) -> list[Statement]:
-            here = replace(
-                block, fixed={**block.fixed, **self._outer_index(self.tiles.outer_columns, block.outer_columns, steps)}
-            )
+            outer = self._outer_index(self.tiles.outer_columns, block.outer_columns, steps)
+            here = replace(block, fixed={**block.fixed, **outer})
             result: list[Statement] = []
             for piece in block.columns.pieces:
 
-                def panel(j: Dim, piece: tile.Piece = piece) -> list[Statement]:
-                    lane = block.column_start + piece.start + j * piece.size
-                    return self._panel(here, chunk, Panel(lane, piece.size, self._ahead(block, chunk, steps, lane)))
+                def panel(j: Dim, piece: tile.Piece = piece) -> Sequence[Statement]:
+                    return body(here, steps, block.column_start + piece.start + j * piece.size, piece.size)
 
                 result.extend(build.loop("j", piece.count, panel))
             return result
 
         counts = [part.count for part in block.outer_columns]
-        return (*self._pack_left(block, chunk), *build.nest([f"j{n}" for n in range(len(counts))], counts, columns))
+        return build.nest([f"j{n}" for n in range(len(counts))], counts, columns)
 
     def _outer_index(
         self, axes: Sequence[tuple[int, int]], parts: Sequence[partition.Range], steps: Sequence[Dim]
@@ -260,24 +284,26 @@ class PanelNest:
         }
 
     def _ahead(self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], lane: Dim) -> Mapping[Dim, Dim] | None:
-        """Where the panel after this one starts: the next of the last outer column axis, or the next columns. After
-        the last of them the first panel of the next chunk follows."""
+        """Where the panel after this one starts: the next chunk, the next columns, or the next of the last outer
+        column axis."""
         if not self.fetches_ahead:
             return None
         start: dict[Dim, Dim] = {**block.fixed, self.lane: lane, self.form.reduced[0]: chunk.starts[0]}
+        if self.tiles.chunks_inside:  # where columns are stored in blocks, the next block follows the last chunk
+            return {**start, self.form.reduced[0]: chunk.starts[0] + chunk.extents[0]}
         if not steps:
             return {**start, self.lane: lane + self.columns}
-        count = block.outer_columns[-1].count
-        following = steps[-1] + 1
-        if isinstance(count, int) and chunk.last is not None:
-            start[self.form.reduced[0]] = chunk.starts[0] + following // count * chunk.extents[0]
-            following = following % count
-        return {**start, **self._outer_index(self.tiles.outer_columns, block.outer_columns, (*steps[:-1], following))}
+        return {
+            **start,
+            **self._outer_index(self.tiles.outer_columns, block.outer_columns, (*steps[:-1], steps[-1] + 1)),
+        }
 
     def _may_fetch_ahead(self) -> bool:
         """Whether several tiles share a panel that comes from memory in whole lines."""
         right, form = self.found.right, self.form
-        if len(form.reduced) != 1 or not isinstance(right, Load) or scalars.stride(right, self.lane) != 1:
+        if len(form.reduced) != 1 or not isinstance(right, Load):
+            return False
+        if scalars.group_stride(right, self.lane, self.tiles.width) != 1:
             return False
         return 0 < self._lines_of_tile() <= MOST_LINES
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot.compiler.passes.invariants import Invariants
 from ingot.compiler.passes.motion import Motion
 from ingot.compiler.passes.prepack import Prepack
 from ingot.frontends.dsl.functions import trace
@@ -26,25 +27,40 @@ def contraction(graph):
 def test_weights_are_cut_into_blocks(rows):
     graph = trace(lambda x: x @ WEIGHT, [ingot.f64[rows, 64]]).graph
     result = Prepack()(graph)
-    blocks = contraction(result).args[1].shape
-    assert blocks[1] == 64
-    assert blocks[0] * blocks[2] == 128
-    assert blocks[2] == (32 if rows == 1 else 8)
+    blocks = contraction(result).args[1].args[0].shape
+    assert blocks == ((4, 64, 32) if rows == 1 else (16, 64, 8))
     same_meaning(graph, result, 1e-12)
 
 
-def test_bias_and_activation_follow_the_product_before_the_reshape():
-    graph = trace(lambda x, y: ((x @ WEIGHT + BIAS) * 2.0 + y).tanh(), [ingot.f64["n", 64], ingot.f64["n", 128]]).graph
+@pytest.mark.parametrize("columns", [67, 127])
+def test_the_last_block_is_filled_up(columns):
+    graph = trace(lambda x: x @ WEIGHT[:, :columns], [ingot.f64["n", 64]]).graph
     result = Prepack()(graph)
-    assert names(result)[-1] == "reshape"
-    assert len(result.outputs[0].args[0].shape) == 3
+    assert contraction(result).args[1].args[0].shape == (-(-columns // 8), 64, 8)
     same_meaning(graph, result, 1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 13, 40])
+@pytest.mark.parametrize("columns", [64, 67, 127])
+def test_blocks_give_the_bits_of_plain_weights(rows, columns):
+    """Cutting moves values and changes no sum, and nothing is read beyond the last column."""
+    weight = generator.normal(size=(70, columns)).astype(np.float32)
+    x = generator.normal(size=(rows, 70)).astype(np.float32)
+    blocked = ingot.compile(lambda x: x @ weight, ingot.f32[rows, 70], cache=False)
+    plain = ingot.compile(lambda x, w: x @ w, ingot.f32[rows, 70], ingot.f32[70, columns], cache=False)
+    np.testing.assert_array_equal(blocked(x), plain(x, weight))
+
+
+def test_what_follows_stays_in_the_kernel_of_the_product():
+    weight, bias = WEIGHT.astype(np.float32), BIAS.astype(np.float32)
+    compiled = ingot.compile(lambda x: (x @ weight + bias).tanh(), ingot.f32[40, 64], cache=False)
+    assert len(compiled.profile(np.ones((40, 64), np.float32), repeat=1).kernels) == 1
 
 
 def test_transposed_weights_too():
     graph = Motion()(trace(lambda x: x @ x._coerce(WEIGHT.T.copy()).T, [ingot.f64["n", 64]]).graph)
     result = Prepack()(graph)
-    assert len(contraction(result).args[1].shape) == 3
+    assert len(contraction(result).args[1].args[0].shape) == 3
     same_meaning(graph, result, 1e-12)
 
 
@@ -52,7 +68,7 @@ def test_transposed_weights_too():
     ("function", "types"),
     [
         (lambda x, w: x @ w, (ingot.f64["n", 64], ingot.f64[64, 128])),  # not constant
-        (lambda x: x @ WEIGHT[:, :10], (ingot.f64["n", 64],)),  # too narrow
+        (lambda x: x @ WEIGHT[:, :8], (ingot.f64["n", 64],)),  # too narrow
         (lambda x: x @ WEIGHT[:8, :16], (ingot.f64["n", 8],)),  # too small
     ],
 )
@@ -68,5 +84,9 @@ def test_weights_captured_by_a_loop():
     graph = trace(model, [ingot.f64[3, 64], ingot.f64["t", 3, 64], ingot.f64[64, 64]]).graph
     result = Prepack()(graph)
     (body,) = next(v.op for v in result.body if v.op.regions).regions
-    assert "transpose" in names(body)
+    assert "block" in names(body)
+    moved = Invariants()(result)
+    (body,) = next(v.op for v in moved.body if v.op.regions).regions
+    assert "block" in names(moved)
+    assert "unblock" in names(body)
     same_meaning(graph, result, 1e-12)

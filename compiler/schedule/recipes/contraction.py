@@ -21,6 +21,7 @@ threads, tile edges, or on what was packed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -46,6 +47,7 @@ LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
+ROWS_SHARE = 0.8  # of the second cache that the rows of a block may take when panels see all chunks in turn
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
 
@@ -131,6 +133,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
+        chunks_inside=not pack_left and _rows_stay(found, row_block, outer_rows, target),
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
 
@@ -158,8 +161,11 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
     and windows that overlap are near already, and panels that are stored as such need nothing."""
     right, lane = found.right, found.form.kept[-1]
-    if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
+    width = target.lanes(found.form.accumulations[0].dtype.itemsize)
+    if not (_is_plain(right, found) and isinstance(right, Load) and scalars.group_stride(right, lane, width) == 1):
         return True
+    if scalars.stride(right, lane) is None:
+        return False  # stored in blocks of columns
     if scalars.stride(right, found.form.reduced[-1]) == found.form.kept_extents[-1] == columns:
         return False
     if symbolic.less_equal(_product(found.form, found.row_axes), 2 * rows) is True:
@@ -191,6 +197,16 @@ def _pack_left(found: Contraction, columns: int) -> bool:
     )
     large = symbolic.less(left.buffer.type.size, LARGE_LEFT) is not True
     return large and not overlaps and symbolic.less_equal(MANY_COLUMNS, column_extent) is not False
+
+
+def _rows_stay(
+    found: Contraction, row_block: int, outer_rows: tuple[tuple[int, int], ...], target: Target
+) -> bool:
+    """Whether the rows of a block stay in the second cache over the whole reduced axis."""
+    depth = symbolic.product(found.form.reduced_extents)
+    rows = math.prod((row_block, *(size for _, size in outer_rows)))
+    size = depth * rows * found.form.accumulations[0].dtype.itemsize
+    return symbolic.less_equal(size, int(target.l2_bytes * ROWS_SHARE)) is True
 
 
 def _is_plain(operand: Scalar, found: Contraction) -> bool:
