@@ -47,6 +47,7 @@ from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
 from ingot.compiler.report import build_report, with_sources, without_sources
 from ingot.compiler.schedule.choose import schedule
+from ingot.compiler.schedule.repeats import Repeats
 from ingot.compiler.target import Target
 from ingot.runtime.cache import Cache
 from ingot.runtime.image import Image
@@ -97,7 +98,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
         folded = _folded(graph.constants, split.prologue)
         dumper.graph("constants", replace(split.main, constants={**graph.constants, **folded}))
     assembly = assemble(
-        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph), target
+        split.main, Repeats(lambda kernel: schedule(kernel, target)), options.fuse, conditions_of(graph), target
     )
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)

@@ -27,6 +27,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, bf16, dtype_of, f16, f32, f64, i8, i32, i64, u8
 from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, broadcast_shapes, shape_text
+from ingot.runtime.storage import aligned_empty
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,8 @@ class Block(Op):
     def evaluate(self, x: np.ndarray) -> np.ndarray:
         rows, columns = x.shape
         blocks = -(-columns // self.width)
-        result = np.empty((blocks, rows, self.width), x.dtype)
+        shape = (blocks, rows, self.width)
+        result = aligned_empty(shape, x.dtype, math.prod(shape) * x.itemsize)  # as programs want it: no second copy
         whole = columns // self.width
         result[:whole] = x[:, : whole * self.width].reshape(rows, whole, self.width).transpose(1, 0, 2)
         if whole < blocks:
