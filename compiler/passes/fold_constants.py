@@ -5,7 +5,8 @@ folded ones as constants. Nothing is evaluated here, so weights never enter the 
 recompute its constants for other weights by running the prologue again.
 
 A value is folded when its result is not larger than `budget` elements or than the constants it is computed from,
-when it prepares a weight for a kernel, or when only folded values read it.
+when it prepares a weight for a kernel, or when only folded values read it. What merely stretches a value is left
+to its readers, who read the smaller one.
 """
 
 from __future__ import annotations
@@ -97,10 +98,13 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
     for value in reversed(graph.body):
         op = value.op
         assert isinstance(op, Op)
-        if value not in known or op.prepares or _elements(value) <= max(budget, origin[value]):
+        if value not in known or op.prepares or (value not in outputs and all(u in known for u in users[value])):
             continue
-        if value in outputs or any(user not in known for user in users[value]):
-            known.discard(value)
+        stretched = op.movement and _elements(value) > max(map(_elements, value.args), default=0)
+        if not stretched and _elements(value) <= max(budget, origin[value]):
+            continue
+        known.discard(value)
+        if not stretched:
             reasons.append(
                 f"{op.name} {value.type!r} is not folded: {_elements(value)} elements is over the budget of {budget}"
             )
