@@ -134,6 +134,11 @@ def failures(suite: Suite) -> list[str]:
     return found
 
 
+def missing(suite: Suite) -> str:
+    names = [name for name, version in suite.versions.items() if version == "not installed"]
+    return f"Not installed: {', '.join(names)}." if names else ""
+
+
 def describe_machine(suite: Suite) -> str:
     levels = ", ".join(
         f"{level['where']} {level['read']:.0f} (copy {level['copy']:.0f})" for level in suite.machine.get("levels", ())
@@ -156,7 +161,7 @@ def show(suite: Suite, console: Console) -> None:
     for cells in body:
         table.add_row(*(_rich(cell) for cell in cells))
     console.print(table)
-    for line in filter(None, [summary(suite), *failures(suite)]):
+    for line in filter(None, [summary(suite), *failures(suite), missing(suite)]):
         console.print(line, markup=False)
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingot.compiler.fusion.epilogues import absorb
-from ingot.compiler.fusion.partition import FusionPlan, KernelStep, LoopStep, RegionStep, Step, partition
+from ingot.compiler.fusion.partition import partition
+from ingot.compiler.fusion.plan import FusionPlan, KernelStep, LoopStep, RegionStep, Step
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.graph import Graph, Input, Value, input_of, results_of
 from ingot.compiler.ir.loops import Alloc, Call, For, Statement, View

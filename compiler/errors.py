@@ -80,6 +80,12 @@ class Code(Enum):
     UNDETERMINED_DIM = Entry(
         "E123", "no argument determines a dim", 'give each name an axis of its own, for instance ingot.f32["n"]'
     )
+    NO_C_COMPILER = Entry(
+        "E160",
+        "no C compiler was found",
+        "install one (`apt install gcc`, or `pip install ziglang`), or name it: ingot.build(..., compiler=\"cc\")",
+    )
+    NOT_BUILDABLE = Entry("E161", "a stand-alone program cannot be built", "the reason is named above")
     ONNX_MODEL = Entry("E190", "an ONNX model cannot be imported", "`ingot check model.onnx` lists every problem")
 
     @property

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
-from ingot.compiler.report import build_report
+from ingot.compiler.report import build_report, with_sources, without_sources
 from ingot.compiler.schedule.choose import schedule
 from ingot.compiler.target import Target
 from ingot.runtime.cache import Cache
@@ -78,6 +78,7 @@ class Compiled:
     graph: Graph
     assembly: Assembly | None  # None: the program came from the cache
     from_cache: bool
+    objects: tuple[bytes, ...] = field(default=(), repr=False)  # for other linkers; empty from the cache
 
 
 def compile_graph(graph: Graph, options: Options | None = None, start: str | None = None) -> Compiled:
@@ -94,7 +95,9 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     dumper = _Dumper(options.dump)
     optimised = run_passes(graph, options, dumper, start)
     split = split_constants(optimised, options.fold_elements)
-    dumper.graph("constants", split.main)
+    if options.dump is not None:
+        folded = _folded(graph.constants, split.prologue)
+        dumper.graph("constants", replace(split.main, constants={**graph.constants, **folded}))
     assembly = assemble(
         split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph), target
     )
@@ -114,9 +117,10 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     manifest = _manifest(split.main, assembly, code, target, report)
     prologue = print_graph(split.prologue) if split.prologue is not None else ""
     if cache is not None:
-        cache.put(key, _to_cache(manifest, code.image, prologue))
+        kept = replace(manifest, report=without_sources(report, graph))
+        cache.put(key, _to_cache(kept, code.image, prologue))
     constants = _constants(manifest, graph.constants, split.prologue)
-    return Compiled(Program(manifest, code.image, constants), split.main, assembly, False)
+    return Compiled(Program(manifest, code.image, constants), split.main, assembly, False, code.objects)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:
@@ -190,7 +194,7 @@ _SOURCES = _sources_digest()
 
 
 def _key(graph: Graph, options: Options, target: Target, start: str | None) -> str:
-    parts = (_SOURCES, print_graph(graph), options.key, repr(target), str(start))
+    parts = (_SOURCES, print_graph(graph, sources=False), options.key, repr(target), str(start))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -204,7 +208,8 @@ def _from_cache(data: bytes | None, graph: Graph) -> Program | None:
         return None
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
-    manifest = Manifest.from_json(header["manifest"])
+    kept = Manifest.from_json(header["manifest"])
+    manifest = replace(kept, report=with_sources(dict(kept.report), graph))
     prologue = parse_graph(header["prologue"], Op.registry) if header["prologue"] else None
     image = Image.from_bytes(data[8 + length :])
     return Program(manifest, image, _constants(manifest, graph.constants, prologue))
@@ -212,15 +217,20 @@ def _from_cache(data: bytes | None, graph: Graph) -> Program | None:
 
 def _constants(manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str, np.ndarray]:
     """The arrays of the program's constants: given ones, and those the prologue computes from them."""
-    folded: dict[str, np.ndarray] = {}
-    if prologue is not None:
-        inputs = {name: given[name] for name in prologue.input_names}
-        folded = dict(zip(prologue.output_names, run_graph(prologue, inputs), strict=True))
+    folded = _folded(given, prologue)
     return {
         # not np.ascontiguousarray, which gives a scalar an axis
         spec.name: np.asarray(folded[spec.name] if spec.name in folded else given[spec.name], order="C")
         for spec in manifest.constants
     }
+
+
+def _folded(given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str, np.ndarray]:
+    """What the prologue computes, by name."""
+    if prologue is None:
+        return {}
+    inputs = {name: given[name] for name in prologue.input_names}
+    return dict(zip(prologue.output_names, run_graph(prologue, inputs), strict=True))
 
 
 # --- the program's description ----------------------------------------------------------------------
@@ -325,8 +335,8 @@ def bisect(
     run: Callable[[Compiled, Mapping[str, np.ndarray]], Sequence[np.ndarray]] | None = None,
     tolerance: float = 1e-4,
 ) -> Blame | None:
-    """The first stage after which the results differ from the NumPy meaning of the graph: a pass, or
-    `codegen` when `run` executes the compiled program. None when all agree."""
+    """The first stage after which the results differ from the NumPy meaning of the graph: a pass, `constants`
+    (what is folded), or `codegen` when `run` executes the compiled program. None when all agree."""
     options = options or Options()
     expected = run_graph(graph, inputs)
 
@@ -339,10 +349,16 @@ def bisect(
 
     current = graph
     for step in PASSES:
+        if options.passes is not None and step.name not in options.passes:
+            continue
         current = step.configured(options, _target(options))(current)
         found = differs(step.name, run_graph(current, inputs))
         if found:
             return found
+    split = split_constants(current, options.fold_elements)
+    found = differs("constants", run_graph(split.main, {**_folded(graph.constants, split.prologue), **inputs}))
+    if found:
+        return found
     if run is not None:
         return differs("codegen", run(compile_graph(graph, options), inputs))
     return None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from ingot.compiler.assembly import Assembly
 from ingot.compiler.ir.graph import Graph
 from ingot.compiler.ir.types import dim_text
 
+Report = dict[str, object]
 
-def build_report(graph: Graph, assembly: Assembly, fold_reasons: tuple[str, ...]) -> dict[str, object]:
+SEPARATOR = "; "  # between the sources of one kernel
+
+
+def build_report(graph: Graph, assembly: Assembly, fold_reasons: tuple[str, ...]) -> Report:
     sections = [_kernels(assembly), *_fusion(assembly), _memory(assembly)]
     if fold_reasons:
         sections.append({"title": "Constant folding", "rows": [[reason] for reason in fold_reasons]})
@@ -18,7 +25,7 @@ def _kernels(assembly: Assembly) -> dict[str, object]:
     rows = []
     for k in assembly.kernels:
         decisions = ", ".join(f"{name}={value}" for name, value in k.decisions.items())
-        rows.append([k.name, "+".join(k.ops), k.recipe, k.reason, decisions, "; ".join(k.sources)])
+        rows.append([k.name, "+".join(k.ops), k.recipe, k.reason, decisions, SEPARATOR.join(k.sources)])
     return {
         "title": f"Kernels ({len(rows)})",
         "columns": ["kernel", "ops", "recipe", "why", "decisions", "from"],
@@ -46,3 +53,48 @@ def _memory(assembly: Assembly) -> dict[str, object]:
         rows.append(["class", f"{placed.total} bytes{scale}; no plan can use less than {placed.lower_bound}"])
     rows += [["note", note] for note in assembly.memory_notes]
     return {"title": "Memory", "columns": ["what", "how"], "rows": rows}
+
+
+# --- sources of a cached report ---------------------------------------------------------------------
+#
+# A program is cached under what it computes, not under the lines it was written on. Its report is kept with
+# numbers of values in place of their sources, and shown with the sources that the same values have now.
+
+
+def without_sources(report: Report, graph: Graph) -> Report:
+    """The report with `@number` for each source of a value of the traced graph."""
+    numbers: dict[str, str] = {}
+    for number, source in enumerate(_sources(graph)):
+        numbers.setdefault(source, f"@{number}")
+    return _each_source(report, lambda source: numbers.get(source, source))
+
+
+def with_sources(report: Report, graph: Graph) -> Report:
+    """The inverse, for a graph that is the same but for its sources."""
+    known = {f"@{number}": source for number, source in enumerate(_sources(graph))}
+    return _each_source(report, lambda token: known.get(token, token))
+
+
+def _sources(graph: Graph) -> Iterator[str]:
+    for value in graph.body:
+        yield str(value.source) if value.source else ""
+        for region in getattr(value.op, "regions", ()):
+            yield from _sources(region)
+
+
+def _each_source(report: Report, change: Callable[[str], str]) -> Report:
+    sections: Any = report["sections"]
+    return {**report, "sections": [_changed(section, change) for section in sections]}
+
+
+def _changed(section: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    if "from" not in section.get("columns", ()):
+        return section
+    place = section["columns"].index("from")
+
+    def cell(text: str) -> str:
+        whole = change(text)
+        return whole if whole != text else SEPARATOR.join(map(change, text.split(SEPARATOR)))
+
+    rows = [[cell(c) if n == place else c for n, c in enumerate(row)] for row in section["rows"]]
+    return {**section, "rows": rows}

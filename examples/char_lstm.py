@@ -58,7 +58,7 @@ def recite(model: Reciter, beginning: str, count: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     steps = 100 if parser.parse_args().quick else 400
 

@@ -68,7 +68,7 @@ def train_four_valued(steps: int) -> tuple[float, float, np.ndarray]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     steps = 150 if parser.parse_args().quick else 500
 

@@ -29,7 +29,7 @@ def loss(model, images, labels):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="two epochs only")
     arguments = parser.parse_args()

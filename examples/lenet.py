@@ -53,7 +53,7 @@ def confusion(truth: np.ndarray, guess: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="three epochs only")
     epochs = 3 if parser.parse_args().quick else 15
 

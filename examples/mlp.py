@@ -51,7 +51,7 @@ def draw(ask) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps")
     steps = 1500 if parser.parse_args().quick else 4000
 

@@ -57,7 +57,7 @@ def answers(model: GPT, questions: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer steps: it sorts badly")
     quick = parser.parse_args().quick
     steps = 60 if quick else 400

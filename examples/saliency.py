@@ -66,7 +66,7 @@ def beside(image: np.ndarray, importance: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two epochs only")
     epochs = 2 if parser.parse_args().quick else 10
 

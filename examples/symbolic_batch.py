@@ -31,7 +31,7 @@ def best_seconds(run, repeats: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="measure less often")
     repeats = 5 if parser.parse_args().quick else 200
 

@@ -1,7 +1,8 @@
 """Follow one small model through every level of the compiler, from Python to machine code and back.
 
 The model is relu(x @ w + b). Each stage is printed as the text that `--dump-ir` writes; each can be parsed back
-and run by an interpreter, which is how the compiler is tested.
+and run by an interpreter, which is how the compiler is tested. docs/looking_inside.md explains what you see.
+Run it with `python examples/tour.py`.
 """
 
 import numpy as np
@@ -60,8 +61,8 @@ def main() -> None:
     (expected,) = run_graph(graph, {"x": x, "w": w, "b": b})
     print(f"\nnative result minus NumPy's: at most {np.abs(executable(x, w, b) - expected).max():.1e}")
 
-    loss = ingot.trace(ingot.grad(lambda x, w, b: layer(x, w, b).sum(), wrt=1).function, types).graph
-    show("The gradient is a graph of the same language", print_graph(pipeline.run_passes(loss, Options())))
+    gradient = ingot.trace(ingot.grad(lambda x, w, b: layer(x, w, b).sum(), wrt=1), types).graph
+    show("The gradient is a graph of the same language", print_graph(pipeline.run_passes(gradient, Options())))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def drawn(images: np.ndarray) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer epochs")
     epochs = 8 if parser.parse_args().quick else 40
 

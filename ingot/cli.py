@@ -70,8 +70,10 @@ def model_and_types(arguments: argparse.Namespace) -> tuple[Any, list[TensorType
     types: list[TensorType] = [parse_type(t) for t in arguments.type or ()]
     if not types and hasattr(model, "input_types"):
         types = list(model.input_types)
-    if not isinstance(model, Module) and callable(model) and not inspect.signature(model).parameters:
-        model = model()  # a function that builds the model
+    if isinstance(model, type) or (
+        not isinstance(model, Module) and callable(model) and not inspect.signature(model).parameters
+    ):
+        model = model()  # a class, or a function that builds the model
         types = types or list(getattr(model, "input_types", ()))
     if not types:
         raise UsageError('this model needs its argument types: --type "f32[batch, 784]", once per argument')
@@ -254,9 +256,24 @@ def command_targets(arguments: argparse.Namespace) -> None:
 
 
 def command_build(arguments: argparse.Namespace) -> None:
-    model, types = model_and_types(arguments)
-    for path in ingot.build(model, arguments.output or "build", *types):
-        print(path)
+    """A model with its types, or `module.py:name` of a function that returns a trainer, or (trainer, batches)."""
+    made = load_model(arguments.model)
+    if not isinstance(made, Module) and callable(made) and not inspect.signature(made).parameters:
+        made = made()
+    if isinstance(made, tuple) and made and isinstance(made[0], ingot.Trainer):
+        made = made[0]
+    types = [] if isinstance(made, ingot.Trainer) else [parse_type(t) for t in arguments.type or ()]
+    if not types and not isinstance(made, ingot.Trainer):
+        types = list(getattr(made, "input_types", ()))
+        if not types:
+            raise UsageError('this model needs its argument types: --type "f32[batch, 784]", once per argument')
+    choices: dict[str, Any] = {"target": arguments.target, "fuse": not arguments.no_fusion}
+    if arguments.memory_budget:
+        choices["memory_budget"] = arguments.memory_budget
+    folder = arguments.folder or arguments.output or "."
+    named = {"name": arguments.name, "compiler": arguments.compiler, "static": arguments.static}
+    for path in ingot.build(made, folder, *types, **named, **choices):
+        print(f"{path} ({path.stat().st_size} bytes)")
 
 
 def command_train(arguments: argparse.Namespace) -> None:
@@ -310,7 +327,12 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--html", metavar="FILE")
     explain.add_argument("--json", action="store_true")
     add("check", command_check, "list every problem of an ONNX file")
-    add("build", command_build, "write a C header, a library and an executable").add_argument("-o", "--output")
+    build = add("build", command_build, "write a C header, libraries and an executable that runs or trains")
+    build.add_argument("folder", nargs="?", help="where to write them")
+    build.add_argument("-o", "--output", metavar="DIR", help="the same")
+    build.add_argument("--name", help="of the files and the C functions")
+    build.add_argument("--compiler", help="a C compiler's command, e.g. cc")
+    build.add_argument("--static", action="store_true", help="an executable without shared libraries")
     train = add("train", command_train, "train with a function that returns (trainer, batches)")
     train.add_argument("-o", "--output", metavar="FILE", help="write a checkpoint at the end")
     train.add_argument("--resume", metavar="FILE", help="continue from a checkpoint")

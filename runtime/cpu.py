@@ -39,6 +39,12 @@ def missing_features(required: Iterable[str]) -> list[str]:
     return [name for name in names if name in _FLAGS and _FLAGS[name] not in present]
 
 
+def required_flags(features: Iterable[str]) -> list[str]:
+    """The flags, as Linux spells them, of a processor that has these features."""
+    names = (name.removeprefix("+") for name in features)
+    return sorted({_FLAGS[name] for name in names if name in _FLAGS})
+
+
 @functools.cache
 def processor_flags() -> frozenset[str]:
     """Flags of the first processor, as Linux spells them."""

@@ -42,6 +42,7 @@ class CompiledFunctions:
     sites: tuple[str, ...]
     parallel: bool  # whether any kernel uses the thread pool
     texts: Mapping[str, str] = field(default_factory=dict, repr=False)  # module name -> LLVM IR, for looking at
+    objects: tuple[bytes, ...] = field(default=(), repr=False)  # what the image was linked from, relocatable
     compiled: int = 0  # kernels that were compiled: the others have the same code as one of these
 
 
@@ -83,6 +84,7 @@ def compile_functions(
         sites=module.sites,
         parallel=any(f"@{PARALLEL_FOR}(" in text for text in texts.values()),
         texts=texts,
+        objects=tuple(objects),
         compiled=len(kernels.different),
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingot.compiler.fusion.legality import has_reduce, loads_of
-from ingot.compiler.fusion.partition import Decision, Epilogue, FusionPlan, KernelStep, LoopStep, Step
+from ingot.compiler.fusion.plan import Decision, Epilogue, FusionPlan, KernelStep, LoopStep, Step
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.ops.base import Op

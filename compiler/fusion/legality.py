@@ -61,6 +61,30 @@ def _common_prefix(left: Sequence[Dim], right: Sequence[Dim]) -> int:
     return count
 
 
+def reduces_rows(definition: Definition, depth: int) -> bool:
+    """Whether what a definition reduces over lies behind its first `depth` axes in all that it reads: then one pass
+    over the rows is enough for it and for whatever else is done with them."""
+    value = definition.value
+    if not isinstance(value, Reduce):
+        return True
+    outer, reduced = definition.variables[:depth], set(value.variables)
+    for load in loads_of(value):
+        used = frozenset().union(*(symbolic.atoms(i) for i in load.index if not isinstance(i, int)))
+        if not used.isdisjoint(reduced) and not used.isdisjoint(outer) and load.index[:depth] != outer:
+            return False
+    return True
+
+
+def stays_in_place(definition: Definition, inside: Sequence[Buffer]) -> bool:
+    """Whether a definition reads members of its kernel at the index it defines, or along what it reduces: shifted
+    or reversed along a row, all of the row would have to be there before."""
+    if isinstance(definition.value, Reduce):
+        return True
+    members = set(inside)
+    loads = (load for load in loads_of(definition.value) if load.buffer in members)
+    return all(_common_prefix(load.index, definition.variables) == len(load.index) for load in loads)
+
+
 def has_reduce(scalar: Scalar) -> bool:
     return isinstance(scalar, Reduce) or any(has_reduce(c) for c in children(scalar))
 

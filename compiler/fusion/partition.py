@@ -14,10 +14,18 @@ step 1 says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from ingot.compiler.fusion.cost import FusionLimits, estimate, weight
-from ingot.compiler.fusion.legality import aligned_depth, extract_reductions, has_reduce, loads_of
+from ingot.compiler.fusion.groups import Group, Groups
+from ingot.compiler.fusion.legality import (
+    aligned_depth,
+    extract_reductions,
+    has_reduce,
+    loads_of,
+    reduces_rows,
+    stays_in_place,
+)
+from ingot.compiler.fusion.plan import Decision, FusionPlan, KernelStep, LoopStep, RegionStep, Step, ViewStep
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Input, Value, users_of
 from ingot.compiler.ir.scalar import Buffer, Reduce, Scalar
@@ -26,99 +34,6 @@ from ingot.compiler.ir.tensor import BufferReader, Definition, InlineReader, Ker
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.structure import Get, Reshape, reshape_index
-
-
-@dataclass(frozen=True)
-class Decision:
-    """One choice about one value: what was decided and why."""
-
-    value: Value
-    choice: str  # inlined | stored | joined | separate | view
-    reason: str
-    kernel: str = ""
-
-
-@dataclass(frozen=True)
-class ViewStep:
-    """`buffer` is another shape for the memory of `base`."""
-
-    buffer: Buffer
-    base: Buffer
-
-
-@dataclass(frozen=True)
-class KernelStep:
-    kernel: Kernel
-    values: tuple[Value, ...]
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """An elementwise kernel that goes on, element by element, from a result that is not stored."""
-
-    result: Buffer
-    step: KernelStep
-
-
-@dataclass(frozen=True)
-class LoopStep:
-    """An op that brings its own loops, and the kernel that these go on with, if there is one."""
-
-    name: str
-    value: Value
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Buffer, ...]
-    epilogue: Epilogue | None = None
-
-
-@dataclass(frozen=True)
-class RegionStep:
-    """Control flow: its regions are planned by themselves."""
-
-    name: str
-    value: Value
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Buffer, ...]
-
-
-Step = KernelStep | LoopStep | RegionStep
-
-
-@dataclass(frozen=True)
-class FusionPlan:
-    """`steps` in an executable order; `views` name shapes of stored buffers; `buffers` tell where each stored
-    value is (inputs included); `outputs` are the buffers of the graph's outputs, in order."""
-
-    steps: tuple[Step, ...]
-    views: tuple[ViewStep, ...]
-    buffers: dict[Value, Buffer]
-    outputs: tuple[Buffer, ...]
-    decisions: tuple[Decision, ...]
-
-    def __str__(self) -> str:
-        lines = []
-        for d in self.decisions:
-            name = getattr(d.value.op, "name", "input")
-            where = f" in {d.kernel}" if d.kernel else ""
-            lines.append(f"{name} {d.value.type!r}: {d.choice}{where}: {d.reason}")
-        return "\n".join(lines)
-
-
-@dataclass(eq=False)
-class _Group:
-    """A kernel while it is being put together."""
-
-    number: int
-    outer: tuple[Dim, ...]
-    kind: str  # elementwise | reduction | rows | contraction | alone
-    definitions: list[Definition] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-    step: Step | None = None  # for steps that are not kernels
-    reads: set[Buffer] = field(default_factory=set)  # buffers of other groups
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        return [d.buffer for d in self.definitions]
 
 
 def partition(graph: Graph, limits: FusionLimits | None = None, fuse: bool = True) -> FusionPlan:
@@ -138,9 +53,7 @@ class _Partition:
         self.is_reduction: dict[Value, bool] = {}
         self.buffers: dict[Value, Buffer] = {}
         self.views: dict[Buffer, ViewStep] = {}
-        self.groups: list[_Group] = []
-        self.group_of: dict[Buffer, _Group] = {}
-        self.before: dict[_Group, set[_Group]] = {}  # groups that must run earlier, transitively
+        self.groups = Groups()
         self.decisions: list[Decision] = []
         self._readers: dict[Value, Reader] = {}
         self._views: dict[Value, Buffer] = {}
@@ -160,7 +73,7 @@ class _Partition:
         if self.fuse:
             self._merge_independent()
         self._read_states_before_updates(outputs)
-        steps = tuple(self._finish(g, set(outputs)) for g in self._ordered())
+        steps = tuple(self._finish(g, set(outputs)) for g in self.groups.ordered())
         return FusionPlan(steps, tuple(self.views.values()), self.buffers, outputs, tuple(self.decisions))
 
     # --- step 1: what is computed where it is read ----------------------------------------------
@@ -197,9 +110,10 @@ class _Partition:
             return "it is an output"
         if self.is_reduction[value]:
             return "a reduction is computed once"
-        users = self.users[value]
+        users = self._users(value)
         if not self.fuse and not (value.op.movement and not value.args):  # type: ignore[attr-defined]
             return "fusion is off"
+        constant = not loads and not value.shape  # the same in every iteration: computed once a kernel
         for user in users:
             op = user.op
             assert isinstance(op, Op)
@@ -207,17 +121,27 @@ class _Partition:
                 return f"{op.name} reads it from memory"
             if isinstance(op, Reshape) and total + loads and not _plain_reshape(user) and value.args:
                 return "a reshape of it is a view of memory"
-            if op.rereads and total > 0:
+            if op.rereads and total > 0 and not constant:
                 return f"{op.name} reads its elements more than once"
-            if total > 0 and estimate(user.tensor.size) > 2 * estimate(value.tensor.size) and not op.rereads:
+            stretched = estimate(user.tensor.size) > 2 * estimate(value.tensor.size)
+            if total > 0 and stretched and not op.rereads and not constant:
                 return f"{op.name} stretches it: computing it once is cheaper"
-        if len(users) > 1 and total > self.limits.duplicate_weight:
+        if len(users) > 1 and total > self.limits.duplicate_weight and not constant:
             return f"it has {len(users)} readers and costs {total} per element"
         if total > self.limits.inline_weight:
             return f"the expression would cost {total} per element"
         if loads > self.limits.inline_loads:
             return f"the expression would read {loads} tensors"
         return None
+
+    def _users(self, value: Value) -> list[Value]:
+        """Who reads the elements of a value: readers of a reshape that costs nothing read what was reshaped, so
+        that its maker is stored, where it can join other loops, and not the reshape."""
+        found: dict[Value, None] = {}
+        for user in self.users[value]:
+            free = isinstance(user.op, Reshape) and user not in self.outputs and _plain_reshape(user)
+            found |= dict.fromkeys(self._users(user) if free and self.fuse else (user,))
+        return list(found)
 
     # --- readers ---------------------------------------------------------------------------------
 
@@ -307,13 +231,13 @@ class _Partition:
             outputs = (Buffer(name, value.tensor.dtype, value.shape),)
             self.buffers[value] = outputs[0]
         kind = LoopStep if way == "loops" else RegionStep
-        group = self._new_group((), "alone")
+        group = self.groups.new((), "alone")
         group.step = kind(name, value, inputs, outputs)
         group.values.append(value)
         group.reads = {self._root(b) for b in inputs}
         for buffer in outputs:
-            self.group_of[buffer] = group
-        self._depend(group, group.reads)
+            self.groups.of[buffer] = group
+        self.groups.depend(group, group.reads)
         self.decisions.append(Decision(value, "separate", f"{op.name} has its own loops", name))
 
     def _reader_buffer(self, value: Value) -> Buffer:
@@ -328,13 +252,7 @@ class _Partition:
     def _name(self, value: Value) -> str:
         return f"{value.op.name}{len(self.buffers)}"  # type: ignore[attr-defined]
 
-    def _new_group(self, outer: tuple[Dim, ...], kind: str) -> _Group:
-        group = _Group(len(self.groups), outer, kind)
-        self.groups.append(group)
-        self.before[group] = set()
-        return group
-
-    def _choose_group(self, value: Value, definitions: Sequence[Definition]) -> _Group:
+    def _choose_group(self, value: Value, definitions: Sequence[Definition]) -> Group:
         reductions = [d for d in definitions if isinstance(d.value, Reduce)]
         contraction = bool(reductions) and value.op.rereads  # type: ignore[attr-defined]
         kind = "contraction" if contraction else "reduction" if reductions else "elementwise"
@@ -342,28 +260,65 @@ class _Partition:
             joined = self._join(value, definitions, kind)
             if joined is not None:
                 return joined
-        return self._new_group(value.shape, kind)
+        return self.groups.new(value.shape, kind)
 
-    def _join(self, value: Value, definitions: Sequence[Definition], kind: str) -> _Group | None:
+    def _join(self, value: Value, definitions: Sequence[Definition], kind: str) -> Group | None:
         """The producer's kernel that saves the most memory traffic, if any is legal."""
         read = dict.fromkeys(b for d in definitions for b in _buffers_read(d))
-        candidates: dict[_Group, int] = {}
+        candidates: dict[Group, int] = {}
         for buffer in read:
-            group = self.group_of.get(buffer)
+            group = self.groups.of.get(buffer)
             if group is not None and group.kind != "alone":
                 candidates[group] = candidates.get(group, 0) + estimate(buffer.type.bytes)
         for group in sorted(candidates, key=lambda g: (-candidates[g], -g.number)):
             reason = self._why_not_join(group, definitions, kind, read)
             if reason is None:
                 self._apply_join(group, definitions, kind)
+                self._merge_producers(value, group, definitions, [g for g in candidates if g is not group])
                 text = f"shares the loops of {', '.join(v.op.name for v in group.values)}"  # type: ignore[attr-defined]
                 self.decisions.append(Decision(value, "joined", text, f"kernel {group.number}"))
                 return group
             self.decisions.append(Decision(value, "separate", reason, f"from kernel {group.number}"))
         return None
 
+    def _merge_producers(
+        self, value: Value, group: Group, definitions: Sequence[Definition], others: Sequence[Group]
+    ) -> None:
+        """Kernels that the new member of a group reads too become part of it, when they have the same rows: what
+        they hand on needs no memory then."""
+        for other in others:
+            if self._may_be_one(group, other, definitions):
+                names = ", ".join(v.op.name for v in other.values)  # type: ignore[attr-defined]
+                self.groups.absorb(group, other)
+                if any(len(d.variables) != len(group.outer) or has_reduce(d.value) for d in group.definitions):
+                    group.kind = "rows"
+                text = f"reads both: {names} share the loops too"
+                self.decisions.append(Decision(value, "joined", text, f"kernel {group.number}"))
+
+    def _may_be_one(self, group: Group, other: Group, definitions: Sequence[Definition]) -> bool:
+        """Whether two kernels that `definitions` read are as good as one, before the definitions join it."""
+        members = [*group.definitions, *other.definitions]
+        everything = [*members, *definitions]
+        depth = len(group.outer)
+        if not {group.kind, other.kind} <= {"elementwise", "reduction", "rows"}:
+            return False
+        if len(everything) > self.limits.kernel_definitions or other.outer[:depth] != group.outer:
+            return False
+        if not depth and any(d.variables for d in everything):
+            return False
+        inside = [d.buffer for d in everything]
+        if any(aligned_depth(d, inside) < depth or not reduces_rows(d, depth) for d in everything):
+            return False
+        read = [b for d in everything for b in _buffers_read(d)]
+        if any(b in self.views and self._root(b) in inside for b in read):
+            return False
+        makers = {self.groups.of.get(self._root(b)) for b in read} - {None, group, other}
+        if any({group, other} & self.groups.before[maker] for maker in makers if maker is not None):
+            return False
+        return not self.groups.between(group, other) and self._rows_are_parallel(group, everything, depth, "rows")
+
     def _why_not_join(
-        self, group: _Group, definitions: Sequence[Definition], kind: str, read: dict[Buffer, None]
+        self, group: Group, definitions: Sequence[Definition], kind: str, read: dict[Buffer, None]
     ) -> str | None:
         if len(group.definitions) + len(definitions) > self.limits.kernel_definitions:
             return "the kernel has enough definitions"
@@ -376,20 +331,24 @@ class _Partition:
             return "it shares too few loops"
         if depth == 0 and (group.outer or any(d.variables for d in definitions)):
             return "they share no loop"
+        if depth < len(group.outer) and not all(stays_in_place(d, group.buffers) for d in definitions):
+            return "it reads the row at other places than it writes"
+        if kind == "reduction" and not all(reduces_rows(d, depth) for d in (*group.definitions, *definitions)):
+            return "it reduces across the rows of the kernel"
         if not self._rows_are_parallel(group, definitions, depth, kind):
             return "sharing would leave long rows to one thread"
         for buffer in read:
-            other = self.group_of.get(self._root(buffer))
-            if other is not None and other is not group and group in self.before[other]:
+            other = self.groups.of.get(self._root(buffer))
+            if other is not None and other is not group and group in self.groups.before[other]:
                 return f"it also needs kernel {other.number}, which runs later"
         return None
 
-    def _shared_depth(self, group: _Group, definitions: Sequence[Definition]) -> int | None:
+    def _shared_depth(self, group: Group, definitions: Sequence[Definition]) -> int | None:
         depth = len(group.outer)
         for definition in definitions:
             inside = [*group.buffers, *(d.buffer for d in definitions)]
             through_view = any(
-                b in self.views and self.group_of.get(self._root(b)) is group for b in _buffers_read(definition)
+                b in self.views and self.groups.of.get(self._root(b)) is group for b in _buffers_read(definition)
             )
             if through_view:
                 return None
@@ -403,7 +362,7 @@ class _Partition:
             depth = min([depth, *members]) if members else depth
         return depth
 
-    def _rows_are_parallel(self, group: _Group, definitions: Sequence[Definition], depth: int, kind: str) -> bool:
+    def _rows_are_parallel(self, group: Group, definitions: Sequence[Definition], depth: int, kind: str) -> bool:
         full = all(len(d.variables) == depth for d in (*group.definitions, *definitions)) and kind == "elementwise"
         if full and depth == len(group.outer):
             return True
@@ -411,7 +370,7 @@ class _Partition:
         row = max(_row_elements(d, depth) for d in (*group.definitions, *definitions))
         return outer >= 8 or row <= self.limits.serial_row_elements
 
-    def _apply_join(self, group: _Group, definitions: Sequence[Definition], kind: str) -> None:
+    def _apply_join(self, group: Group, definitions: Sequence[Definition], kind: str) -> None:
         depth = self._shared_depth(group, definitions)
         assert depth is not None
         full = all(len(d.variables) == depth for d in definitions)
@@ -420,57 +379,23 @@ class _Partition:
             group.kind = "rows"
         group.outer = group.outer[:depth]
 
-    def _add(self, group: _Group, definitions: Sequence[Definition], value: Value) -> None:
-        for definition in definitions:
-            group.definitions.append(definition)
-            self.group_of[definition.buffer] = group
-        group.values.append(value)
-        inside = set(group.buffers)
-        read = {self._root(b) for d in definitions for b in _buffers_read(d)} - inside
-        group.reads |= read
-        self._depend(group, read)
-
-    def _depend(self, group: _Group, read: set[Buffer]) -> None:
-        earlier: set[_Group] = set()
-        for buffer in read:
-            producer = self.group_of.get(buffer)
-            if producer is not None and producer is not group:
-                earlier |= {producer, *self.before[producer]}
-        self._run_after(group, earlier)
-
-    def _run_after(self, group: _Group, earlier: set[_Group]) -> None:
-        """Record that `earlier` (closed under what precedes it) runs before the group and all that follow it."""
-        self.before[group] |= earlier
-        for other in self.groups:
-            if group in self.before[other]:
-                self.before[other] |= earlier
+    def _add(self, group: Group, definitions: Sequence[Definition], value: Value) -> None:
+        reads = {self._root(b) for d in definitions for b in _buffers_read(d)}
+        self.groups.add(group, definitions, value, reads)
 
     # --- step 3 -----------------------------------------------------------------------------------
 
     def _merge_independent(self) -> None:
         """Elementwise kernels that neither read each other nor depend on each other become one kernel, when
         they only finish values (states): one call, and one loop nest after another over their memory."""
-        finals = [g for g in self.groups if g.kind == "elementwise" and self._only_outputs(g)]
-        target: _Group | None = None
+        finals = [g for g in self.groups.all if g.kind == "elementwise" and self._only_outputs(g)]
+        target: Group | None = None
         for group in finals:
             if target is None or not self._may_merge(target, group):
                 target = group
                 continue
-            for definition in group.definitions:
-                self.group_of[definition.buffer] = target
-            target.definitions += group.definitions
-            target.values += group.values
-            target.reads |= group.reads
-            target.kind = "elementwise"
-            target.outer = ()
-            self.before[target] |= self.before[group]
-            self.groups.remove(group)
-            for other in self.groups:
-                if group in self.before[other]:
-                    self.before[other].discard(group)
-                    self.before[other] |= {target, *self.before[target]}
-                if target in self.before[other]:
-                    self.before[other] |= self.before[target]
+            self.groups.absorb(target, group)
+            target.kind, target.outer = "elementwise", ()
             self.decisions.append(
                 Decision(
                     group.values[-1],
@@ -480,16 +405,16 @@ class _Partition:
                 )
             )
 
-    def _only_outputs(self, group: _Group) -> bool:
+    def _only_outputs(self, group: Group) -> bool:
         stored = {self.buffers[v] for v in self.graph.outputs if v in self.buffers}
-        readers = [g for g in self.groups if g is not group and g.reads & set(group.buffers)]
+        readers = [g for g in self.groups.all if g is not group and g.reads & set(group.buffers)]
         return not readers and any(d.buffer in stored for d in group.definitions)
 
-    def _may_merge(self, target: _Group, group: _Group) -> bool:
+    def _may_merge(self, target: Group, group: Group) -> bool:
         count = len(target.definitions) + len(group.definitions)
         if count > self.limits.horizontal_definitions:
             return False
-        return target not in self.before[group] and group not in self.before[target]
+        return target not in self.groups.before[group] and group not in self.groups.before[target]
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -510,7 +435,7 @@ class _Partition:
             source = source.args[0]
         base = self.buffers.get(source)
         taken = source in self.outputs or isinstance(source.op, Input) or base is None or base in self.views
-        if taken or source is value or self.group_of.get(base) is None:  # type: ignore[arg-type]
+        if taken or source is value or self.groups.of.get(base) is None:  # type: ignore[arg-type]
             return None
         assert base is not None
         output = Buffer(f"{base.name}.output", value.tensor.dtype, value.shape)
@@ -518,15 +443,15 @@ class _Partition:
         for buffer, view in list(self.views.items()):
             if view.base is base:
                 self.views[buffer] = ViewStep(buffer, output)
-        self.group_of[output] = self.group_of[base]
+        self.groups.of[output] = self.groups.of[base]
         self.decisions.append(Decision(value, "view", f"{base.name} is written in place of the output"))
         return output
 
     def _copy(self, value: Value) -> Buffer:
         variables = axes(value.shape)
-        buffer = Buffer(f"copy{len(self.groups)}", value.tensor.dtype, value.shape)
+        buffer = Buffer(f"copy{len(self.groups.all)}", value.tensor.dtype, value.shape)
         definition = Definition(buffer, variables, self.reader(value)(*variables))
-        self._add(self._new_group(value.shape, "elementwise"), (definition,), value)
+        self._add(self.groups.new(value.shape, "elementwise"), (definition,), value)
         return buffer
 
     def _read_states_before_updates(self, outputs: Sequence[Buffer]) -> None:
@@ -534,32 +459,17 @@ class _Partition:
         (where it is not, the memory plan keeps a copy)."""
         states = {v.op.name: self.buffers[v] for v in self.graph.inputs if isinstance(v.op, Input)}
         for name, output in self.graph.updates.items():
-            writer = self.group_of[outputs[output]]
-            for reader in self.groups:
-                if reader is writer or states[name] not in reader.reads or writer in self.before[reader]:
+            writer = self.groups.of[outputs[output]]
+            for reader in self.groups.all:
+                if reader is writer or states[name] not in reader.reads or writer in self.groups.before[reader]:
                     continue
-                self._precede(reader, writer)
+                self.groups.precede(reader, writer)
 
-    def _precede(self, first: _Group, second: _Group) -> None:
-        self._run_after(second, {first, *self.before[first]})
-
-    def _ordered(self) -> list[_Group]:
-        """Producers first; among the ready, the order of creation, so that updates run when they can."""
-        done: set[_Group] = set()
-        result: list[_Group] = []
-        waiting = list(self.groups)
-        while waiting:
-            ready = next(g for g in waiting if self.before[g] <= done)
-            waiting.remove(ready)
-            done.add(ready)
-            result.append(ready)
-        return result
-
-    def _finish(self, group: _Group, outputs: set[Buffer]) -> Step:
+    def _finish(self, group: Group, outputs: set[Buffer]) -> Step:
         if group.step is not None:
             return group.step
         inside = set(group.buffers)
-        read_elsewhere = {b for g in self.groups if g is not group for b in g.reads}
+        read_elsewhere = {b for g in self.groups.all if g is not group for b in g.reads}
         stored = [b for b in group.buffers if self._root(b) in outputs or b in read_elsewhere]
         inputs = dict.fromkeys(b for d in group.definitions for b in _buffers_read(d) if b not in inside)
         name = "_".join(dict.fromkeys(v.op.name for v in group.values))[:64]  # type: ignore[attr-defined]

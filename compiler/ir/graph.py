@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Input:
 class Value:
     """One SSA value. Equal by identity."""
 
-    op: Operation
+    op: Any  # an Operation; its fields are known to whoever matched its class
     args: tuple[Value, ...]
     type: Type
     source: Source | None = None
@@ -191,7 +191,7 @@ class Builder:
     def inputs(self) -> tuple[Value, ...]:
         return tuple(self._inputs)
 
-    def emit(self, op: Operation, *args: Value, source: Source | None = None, name: str = "") -> Value:
+    def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
         key = (op, args)
         known = self._made.get(key)
         if known is not None:

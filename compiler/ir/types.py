@@ -33,7 +33,7 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype:
-        return np.dtype(_NUMPY[self.name])
+        return np.dtype(_NUMPY[self.name])  # type: ignore[call-overload]
 
     @property
     def itemsize(self) -> int:

@@ -322,8 +322,8 @@ class Node:
         return self.constant(other)
 
     def _binary(self, name: str, other: object, reflected: bool = False) -> Any:
-        other = self._coerce(other)
-        left, right = (other, self) if reflected else (self, other)
+        node = self._coerce(other)
+        left, right = (node, self) if reflected else (self, node)
         shape = broadcast_shapes(name, left.shape, right.shape)
         kind: Any = Op.registry[name]
         return left.broadcast_to(shape).apply(kind(), right.broadcast_to(shape))

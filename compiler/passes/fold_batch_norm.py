@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
+from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.convolution import Convolution
@@ -97,7 +98,7 @@ def scale_weights(builder: Builder, value: Value) -> Value | None:
             continue
         weight = Node(builder, y.args[1])
         place = _weight_axis(y, axis)
-        shape = [1] * weight.rank
+        shape: list[Dim] = [1] * weight.rank
         shape[place] = weight.shape[place]
         return builder.emit(y.op, y.args[0], (weight * scale.reshape(tuple(shape))).value)
     return None

@@ -7,7 +7,6 @@ Each works inside a trace (on tensors) and composes with the others: `grad(grad(
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,8 +23,6 @@ from ingot.compiler.ops.gradient import CustomGradient, Independent, StopGradien
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace, Traced, argument_names, as_type, check_dims, flatten, rebuild
-
-_numbers = itertools.count()
 
 
 def output_tensor(leaf: Any, trace: Trace) -> Value:
@@ -145,7 +142,8 @@ def _values_at(copied: Module, module: Module) -> list[Any]:
 def _independent(tensor: Tensor) -> Tensor:
     """A value of its own, in the innermost region: what is computed from it is computed there, where the
     derivative looks for it."""
-    return _adopted(tensor.builder.innermost, tensor).apply(Independent(next(_numbers)))
+    inside = _adopted(tensor.builder.innermost, tensor)
+    return inside.apply(Independent(inside.builder.take_number()))
 
 
 def _trace_of(args: Sequence[Any], what: str) -> Trace:

@@ -27,6 +27,15 @@ from ingot.frontends.dsl.trace import Trace
 
 Axis = int | Sequence[int] | None
 
+# NumPy's names of functions where ours differ
+_UFUNCS = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "power": "pow", "float_power": "pow",
+    "remainder": "mod", "negative": "neg", "absolute": "abs", "fabs": "abs", "rint": "round", "isnan": "is_nan",
+    "isinf": "is_inf", "isfinite": "is_finite", "invert": "bitwise_not", "left_shift": "shift_left",
+    "right_shift": "shift_right", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2",
+    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+}  # fmt: skip
+
 
 def promote(left: DType, right: DType) -> DType:
     """The element type in which two tensors meet."""
@@ -183,6 +192,21 @@ class Tensor(Node):
             raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
 
     dot = matmul
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:  # type: ignore[override]
+        """NumPy's functions on a tensor are the ops of the same name: np.exp(x), np.maximum(x, 0), array + x."""
+        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        if method != "__call__" or keywords or not (name == "matmul" or name in Op.registry):
+            raise IngotTypeError(
+                Code.OP_ARGUMENTS, f"np.{ufunc.__name__} has no counterpart for tensors", self.builder.here()
+            )
+        if name == "matmul":
+            return self._coerce(inputs[0]).matmul(inputs[1])
+        if len(inputs) == 1:
+            kind: Any = Op.registry[name]
+            return self.apply(kind())
+        left, right = inputs
+        return left._binary(name, right) if isinstance(left, Tensor) else right._binary(name, left, True)
 
     # --- what a traced tensor refuses ----------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Trace(Builder):
         self.parent = parent
         self.root: Trace = self if parent is None else parent.root
         self._open: list[Trace] = []  # of the root: regions that are being traced, innermost last
-        self._streams = 0  # of the root: streams of random numbers that layers took
+        self._numbers = 0  # of the root: numbers that were taken
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.captured: dict[Value, Value] = {}  # value of the parent -> input of this trace
         self.constants: dict[str, np.ndarray] = {}
@@ -61,10 +61,11 @@ class Trace(Builder):
         finally:
             self.root._open.pop()
 
-    def take_stream(self) -> int:
-        """A stream of random numbers that no other layer of this trace draws from, whatever its key."""
-        self.root._streams += 1
-        return self.root._streams
+    def take_number(self) -> int:
+        """A number that nothing else of this trace has: for values that must differ from all others, for streams
+        of random numbers. Tracing again gives the same numbers, so the graph is the same."""
+        self.root._numbers += 1
+        return self.root._numbers
 
     def lift(self, array: object, dtype: DType | None = None) -> Value:
         """A value for an array that is known now."""

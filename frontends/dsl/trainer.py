@@ -48,7 +48,7 @@ class Trainer:
         self.model = model
         self.loss = loss
         self.optimizer = optimizer
-        chosen = (options or Options.from_environment()).with_(**choices)
+        self.options = chosen = (options or Options.from_environment()).with_(**choices)
         checked = [as_type(t, n) for n, t in enumerate(types)]
         check_dims(checked)
         self.states = self._initial_states()

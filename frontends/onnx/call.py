@@ -41,11 +41,11 @@ _REQUIRED: Any = object()
 EVALUATED_ELEMENTS = 1 << 16  # constants up to this size may be computed at import
 
 
-class NotTraceable(Exception):  # noqa: N818  not an error: the node is left to the host
+class NotTraceable(Exception):
     """This node cannot be part of a compiled program as it stands."""
 
 
-class Decline(Exception):  # noqa: N818
+class Decline(Exception):
     """The converter leaves this use of its op to ONNX's definition of it."""
 
 

@@ -99,7 +99,7 @@ class _Structure:
         for key, function in functions_.items():
             versions = opset_versions(function) or self.model.opsets
             names = frozenset(function.input)
-            self._check_nodes(function.node, names, versions, [o for o in function.output], f"function {key[1]}: ")
+            self._check_nodes(function.node, names, versions, list(function.output), f"function {key[1]}: ")
 
     # graphs
 

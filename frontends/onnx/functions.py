@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs
 
+from ingot.compiler.errors import IngotError
+from ingot.compiler.ir.graph import Graph
+from ingot.compiler.ir.text.graph import parse_graph
 from ingot.compiler.ir.types import dim_text
+from ingot.compiler.ops.base import Op
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import ML, ONNX, PREVIEW, TRAINING, domain_name, registered
@@ -48,6 +52,18 @@ def of_model(model: Model, node: NodeProto) -> Body | None:
     key = (domain_name(node.domain), node.op_type, node.overload)
     found = functions.get(key)
     return body_of(found) if found is not None else None
+
+
+def exact_form(model: Model, node: NodeProto) -> Graph | None:
+    """The graph that Ingot's exporter left with one of its functions."""
+    function = model.functions.get((domain_name(node.domain), node.op_type, node.overload))
+    text = next((p.value for p in function.metadata_props if p.key == "ingot.graph"), "") if function is not None else ""
+    if not text:
+        return None
+    try:
+        return parse_graph(text, Op.registry)
+    except (ValueError, TypeError, IngotError):
+        return None  # written by another version: the body says the same
 
 
 def of_schema(node: NodeProto, version: int, values: Sequence[Value]) -> Body | None:
@@ -91,7 +107,7 @@ def _type_of(value: Value) -> TypeProto:
     return made
 
 
-@lru_cache(maxsize=None)
+@cache
 def schema_of(domain: str, name: str, version: int) -> Any:
     """ONNX's own description of an op; None when it has none."""
     try:

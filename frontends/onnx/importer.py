@@ -24,6 +24,7 @@ from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ops.base import OpTypeError
+from ingot.compiler.ops.control import inline
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions as function_bodies
@@ -163,6 +164,8 @@ class Importer:
         if self.imported > MOST_NODES:
             raise ProblemError(Kind.TOO_LARGE, f"the model expands into more than {MOST_NODES} nodes")
         domain = domain_name(node.domain)
+        if self._exact(node, scope):
+            return
         body = function_bodies.of_model(self.model, node)
         if body is not None:
             work.extendleft(reversed(self._expanded(item, body, scope)))
@@ -197,6 +200,21 @@ class Importer:
             work.extendleft(reversed(self._inlined(item, results[0], scope)))
         else:
             self._bind(node, scope, results)
+
+    def _exact(self, node: NodeProto, scope: Scope) -> bool:
+        """An op that Ingot wrote as a function, read back as it was; its body is for other readers."""
+        if node.domain != "ingot":
+            return False
+        graph = function_bodies.exact_form(self.model, node)
+        values = [scope.find(name) for name in node.input]
+        if graph is None or not all(isinstance(v, Tensor) for v in values):
+            return False
+        tensors = [v for v in values if isinstance(v, Tensor)]
+        if [t.type for t in tensors] != [v.tensor for v in graph.inputs]:
+            return False
+        made = inline(scope.trace, graph, [t.value for t in tensors])
+        self._bind(node, scope, [Tensor(scope.trace, value) for value in made])
+        return True
 
     def _bind(self, node: NodeProto, scope: Scope, results: Sequence[Value]) -> None:
         if len(results) < sum(map(bool, node.output)):

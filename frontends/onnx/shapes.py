@@ -264,7 +264,8 @@ def _slice(op: Any, data: np.ndarray, *parts: np.ndarray | None) -> np.ndarray:
         starts, ends, axes, steps = [None if p is None else _integers(p).tolist() for p in (*parts, None, None)][:4]
     else:
         starts, ends, axes, steps = op.get("starts"), op.get("ends"), op.get("axes", None), None
-    assert starts is not None and ends is not None
+    assert starts is not None
+    assert ends is not None
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     index: list[slice] = [slice(None)] * data.ndim

@@ -1,7 +1,8 @@
 """A document as a program: its Python blocks run one after another, as a reader would type them.
 
     ```python           runs, in the names that the blocks before it left
-    ```python fragment  only has to parse: it shows a form, or needs something that is not installed
+    ```python fragment  is not run: it shows a form, or needs something that is not installed. With `from path` after
+                        it, its lines are those of that file, `...` standing for lines left out
     ```sh               its lines that begin with `ingot ` run, in the same folder
     ```text             right after a block of the two kinds above: what that block prints. `...` stands for anything
                         in a line, a line of `...` for any number of lines
@@ -47,6 +48,23 @@ def blocks_of(text: str) -> list[Block]:
         found.append(Block(language, info.strip(), body, line, bool(found) and not text[end : match.start()].strip()))
         end = match.end()
     return found
+
+
+def excerpts_of(text: str) -> list[tuple[str, str]]:
+    """(path, lines) of the blocks that are taken from a file."""
+    found = [(block.info.split(), block.body) for block in blocks_of(text)]
+    return [(words[words.index("from") + 1], body) for words, body in found if "from" in words]
+
+
+def is_excerpt(excerpt: str, source: str) -> bool:
+    """Whether the parts of an excerpt between lines of `...` stand in the source, in their order."""
+    place = 0
+    for part in re.split(r"^ *\.\.\. *\n", excerpt, flags=re.MULTILINE):
+        place = source.find(part.rstrip("\n"), place)
+        if place < 0:
+            return False
+        place += len(part)
+    return True
 
 
 def is_program(text: str) -> bool:

@@ -86,6 +86,4 @@ def test_every_example_is_run_by_a_test():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_says_what_it_shows(path):
-    assert ast.get_docstring(ast.parse(read(path))), (
-        f"{path.name} wants a docstring: what it shows, how to run it"
-    )
+    assert ast.get_docstring(ast.parse(read(path))), f"{path.name} wants a docstring: what it shows, how to run it"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ingot import nn, optim, random
 from ingot.compiler.errors import Code
-from tests.architecture.documents import commands, is_program, prints, run_document
+from tests.architecture.documents import blocks_of, commands, excerpts_of, is_excerpt, is_program, prints, run_document
 from tests.architecture.source_tree import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -18,10 +19,6 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
-
-
-def code_blocks(text: str, *languages: str) -> list[str]:
-    return [body for language, body in FENCE.findall(text) if language in languages]
 
 
 def heading_anchors(text: str) -> set[str]:
@@ -45,8 +42,23 @@ def test_links_lead_somewhere(path):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_python_blocks_parse(path):
-    for block in code_blocks(read(path), "python"):
-        ast.parse(block)
+    for block in blocks_of(read(path)):
+        if block.language == "python" and "from" not in block.info.split():
+            ast.parse(block.body)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_excerpts_are_what_the_files_say(path):
+    stale = [source for source, lines in excerpts_of(read(path)) if not is_excerpt(lines, read(ROOT / source))]
+    assert not stale
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "same"),
+    [("a\nb\n", True), ("a\n...\nd\n", True), ("b\n...\na\n", False), ("a\nc\n", False), ("a\n...\nx\n", False)],
+)
+def test_excerpts_are_compared(excerpt, same):
+    assert is_excerpt(excerpt, "a\nb\nc\nd\n") == same
 
 
 PROGRAMS = [path for path in DOCUMENTS if is_program(read(path))]
@@ -56,6 +68,7 @@ PROGRAMS = [path for path in DOCUMENTS if is_program(read(path))]
 def test_blocks_run_and_print_what_is_shown(path, tmp_path, monkeypatch):
     """Say ```python fragment for a block that only shows a form (see documents.py)."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INGOT_THREADS", "1")  # tests keep all processors busy already
     run_document(path)
 
 
@@ -95,6 +108,41 @@ def test_examples_named_in_documents_exist():
 def test_every_example_is_listed():
     listed = set(re.findall(r"examples/\w+\.py", read(ROOT / "docs" / "README.md")))
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("*.py")} <= listed
+
+
+NAMED_PATH = re.compile(r"`((?:compiler|runtime|frontends|ingot|tests|examples|benchmarks|docs)/[\w./]*)`")
+EXAMPLE_PATHS = (
+    "compiler/passes/name.py",
+    "tests/passes/test_name.py",
+    "compiler/passes/fold.py",
+    "tests/passes/test_fold.py",
+)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_files_that_are_named_exist(path):
+    named = {word for word in NAMED_PATH.findall(read(path)) if word not in EXAMPLE_PATHS}
+    assert not [word for word in named if not (ROOT / word).exists()]
+
+
+def words_of(page: str) -> set[str]:
+    return set(re.findall(r"\w+", read(ROOT / "docs" / page)))
+
+
+def test_every_layer_loss_and_optimizer_is_in_its_page():
+    optimizers = [n for n, kind in vars(optim).items() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)]
+    assert not {*nn.__all__, *optimizers} - words_of("layers.md")
+
+
+def test_every_random_function_is_in_its_page():
+    assert not set(random.__all__) - words_of("language.md")
+
+
+@pytest.mark.parametrize("source", ["compiler/options.py", "runtime/settings.py"])
+def test_every_environment_variable_is_in_its_page(source):
+    variables = set(re.findall(r"INGOT_\w+", read(ROOT / source)))
+    assert variables
+    assert not variables - words_of("deploying.md")
 
 
 def test_make_targets_named_in_documents_exist():

@@ -35,17 +35,13 @@ def test_folders_import_one_way():
 
 
 def test_parts_of_the_compiler_import_one_way():
-    inside = [
-        i for i in RUNTIME_IMPORTS if layers.folder(i.importer) == layers.folder(i.imported) == "compiler"
-    ]
+    inside = [i for i in RUNTIME_IMPORTS if layers.folder(i.importer) == layers.folder(i.imported) == "compiler"]
     found = [(i, why) for i in inside if (why := layers.compiler_violation(i.importer, i.imported))]
     assert not found, report(found)
 
 
 def test_allowed_imports_between_siblings_are_used():
-    inside = [
-        i for i in RUNTIME_IMPORTS if layers.folder(i.importer) == layers.folder(i.imported) == "compiler"
-    ]
+    inside = [i for i in RUNTIME_IMPORTS if layers.folder(i.importer) == layers.folder(i.imported) == "compiler"]
     used = {(layers.compiler_part(i.importer), layers.compiler_part(i.imported)) for i in inside}
     stale = set(layers.ALLOWED_BETWEEN_SIBLINGS) - used
     assert not stale, f"no import needs these exceptions any more; remove them: {sorted(stale)}"
@@ -94,9 +90,7 @@ def is_import_by_name(call: ast.Call) -> bool:
 @pytest.mark.parametrize("folder", LINKED_FOLDERS)
 def test_package_reaches_its_folders_through_relative_links(folder):
     link = ROOT / PACKAGE / folder
-    assert link.is_symlink(), (
-        f"{PACKAGE}/{folder} is not a link; was the checkout made with core.symlinks off?"
-    )
+    assert link.is_symlink(), f"{PACKAGE}/{folder} is not a link; was the checkout made with core.symlinks off?"
     assert os.readlink(link) == f"../{folder}"
 
 

@@ -90,9 +90,7 @@ def test_loading_a_saved_program_does_not_import_the_compiler(ingot, tmp_path):
         "loaded = [name for name in sys.modules if name.startswith(foreign)]\n"
         "assert not loaded, loaded\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
 
 

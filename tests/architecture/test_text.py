@@ -16,9 +16,7 @@ THIS_FILE = Path(__file__).resolve().relative_to(ROOT)
 
 # A path of one machine: home folders, the system's scratch folder with a name in it, drives.
 # The file in which Linux's perf looks for names of generated code is where perf says it is.
-MACHINE_PATH = re.compile(
-    r"(?<![\w.])/(?:root|home|Users|work|tmp(?!/perf-)|mnt|opt)/[A-Za-z_.]|\b[A-Z]:\\\\?Users\b"
-)
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:root|home|Users|work|tmp(?!/perf-)|mnt|opt)/[A-Za-z_.]|\b[A-Z]:\\\\?Users\b")
 # Where packages are fetched from is the reader's choice.
 REGISTRY_HOST = re.compile(r"pypi\.org|pythonhosted\.org|registry\.npmjs|deb\.debian\.org", re.IGNORECASE)
 NOTE_TO_ONESELF = re.compile(
@@ -29,13 +27,9 @@ WANTS_A_LOOK = 500
 
 
 def text_files() -> list[Path]:
-    found = {ROOT / name for name in TOP_FILES} | {
-        path for path in ROOT.iterdir() if path.suffix in TEXT_SUFFIXES
-    }
+    found = {ROOT / name for name in TOP_FILES} | {path for path in ROOT.iterdir() if path.suffix in TEXT_SUFFIXES}
     for folder in (*FOLDERS, "docs"):
-        found |= {
-            path for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file()
-        }
+        found |= {path for path in (ROOT / folder).rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file()}
     found = {path.relative_to(ROOT) for path in found}
     return sorted(path for path in found if path != THIS_FILE and "__pycache__" not in path.parts)
 
@@ -88,17 +82,11 @@ def line_counts() -> dict[str, int]:
 
 def test_files_are_short_enough_to_read():
     """Soft: a file may be longer when layers.EXCUSED_LONG_FILES says why it is still one idea."""
-    longest = sorted(
-        ((lines, path) for path, lines in line_counts().items() if lines > WANTS_A_LOOK), reverse=True
-    )
+    longest = sorted(((lines, path) for path, lines in line_counts().items() if lines > WANTS_A_LOOK), reverse=True)
     if longest:
-        warnings.warn(
-            "longest files: " + ", ".join(f"{path} {lines}" for lines, path in longest[:10]), stacklevel=1
-        )
+        warnings.warn("longest files: " + ", ".join(f"{path} {lines}" for lines, path in longest[:10]), stacklevel=1)
     too_long = [
-        f"{path}: {lines} lines"
-        for lines, path in longest
-        if lines > LONGEST_FILE and path not in EXCUSED_LONG_FILES
+        f"{path}: {lines} lines" for lines, path in longest if lines > LONGEST_FILE and path not in EXCUSED_LONG_FILES
     ]
     assert not too_long, "split by idea, or excuse it with a reason:\n" + "\n".join(too_long)
 

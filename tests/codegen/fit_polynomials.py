@@ -4,14 +4,16 @@
 other to the working format and refits those that are left, so that later coefficients absorb the rounding errors of
 earlier ones. ``fitted_functions.py`` says what is fitted for which function.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
-from mpmath import mp, mpf
 import mpmath
 import numpy as np
+from mpmath import mp, mpf
 
 Function = Callable[[mpf], mpf]
 
@@ -31,6 +33,10 @@ class Problem:
     weight: Function | None = None
     grid: int = 1000
 
+    def thinned(self, grid: int) -> Problem:
+        """The same problem looked at in fewer points."""
+        return replace(self, grid=grid)
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -43,7 +49,7 @@ class Samples:
 class Solution:
     numerator: dict[int, mpf]
     denominator: dict[int, mpf] = field(default_factory=dict)
-    error: mpf = mpf(0)
+    error: mpf = field(default_factory=mpf)
 
 
 def sample(problem: Problem) -> Samples:
@@ -105,7 +111,7 @@ def _extrema(error: np.ndarray, count: int) -> list[int]:
         if len(found) == count + 1:
             found.pop(0 if abs(error[found[0]]) < abs(error[found[-1]]) else -1)
         else:
-            sizes = [min(abs(error[a]), abs(error[b])) for a, b in zip(found, found[1:], strict=False)]
+            sizes = [min(abs(error[a]), abs(error[b])) for a, b in pairwise(found)]
             smallest = sizes.index(min(sizes))
             del found[smallest : smallest + 2]
     return found
@@ -113,6 +119,11 @@ def _extrema(error: np.ndarray, count: int) -> list[int]:
 
 def _weighted_error(solution: Solution, samples: Samples) -> np.ndarray:
     return (_quotient(solution, samples.points) - samples.values) * samples.weights
+
+
+def worst_error(solution: Solution, samples: Samples) -> mpf:
+    """The largest weighted error at the samples."""
+    return max(abs(_weighted_error(solution, samples)))
 
 
 def minimax(problem: Problem, samples: Samples, fixed: Solution) -> Solution:
@@ -136,7 +147,7 @@ def minimax(problem: Problem, samples: Samples, fixed: Solution) -> Solution:
                 break
             chosen = extrema
         solution = best
-    return Solution(solution.numerator, solution.denominator, max(abs(_weighted_error(solution, samples))))
+    return Solution(solution.numerator, solution.denominator, worst_error(solution, samples))
 
 
 def nearest(number: mpf, bits: int) -> float:
@@ -144,19 +155,18 @@ def nearest(number: mpf, bits: int) -> float:
     return float(np.float32(str(mp.nstr(number, 25)))) if bits == 32 else float(mp.nstr(number, 40))
 
 
-def fit(problem: Problem, bits: int, exact: Mapping[int, float] | None = None) -> Solution:
+def fit(problem: Problem, bits: int) -> Solution:
     """The best of two roundings: all coefficients at once, or one after the other from the constant term upwards,
-    refitting the rest after each. ``exact`` gives coefficients that are prescribed.
+    refitting the rest after each.
     """
     samples = sample(problem)
-    prescribed = {k: mpf(v) for k, v in (exact or {}).items()}
-    ideal = minimax(problem, samples, Solution(dict(prescribed)))
+    ideal = minimax(problem, samples, Solution({}))
     at_once = Solution(
         {k: mpf(nearest(v, bits)) for k, v in ideal.numerator.items()},
         {k: mpf(nearest(v, bits)) for k, v in ideal.denominator.items()},
     )
-    at_once.error = max(abs(_weighted_error(at_once, samples)))
-    in_turn = Solution(dict(prescribed))
+    at_once.error = worst_error(at_once, samples)
+    in_turn = Solution({})
     for power in sorted({*problem.numerator, *problem.denominator}):
         for powers, held, top in (
             (problem.numerator, in_turn.numerator, True),
@@ -165,5 +175,5 @@ def fit(problem: Problem, bits: int, exact: Mapping[int, float] | None = None) -
             if power in powers and power not in held:
                 best = minimax(problem, samples, in_turn)
                 held[power] = mpf(nearest((best.numerator if top else best.denominator)[power], bits))
-    in_turn.error = max(abs(_weighted_error(in_turn, samples)))
+    in_turn.error = worst_error(in_turn, samples)
     return min(at_once, in_turn, key=lambda solution: solution.error)

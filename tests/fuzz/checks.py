@@ -17,6 +17,7 @@ from ingot.compiler.ir.verify.tensor import verify_kernel
 from ingot.compiler.ops.base import Op
 from ingot.compiler.options import Options
 from ingot.compiler.pipeline import compile_graph
+from ingot.runtime.errors import ExecutionError
 from ingot.runtime.executable import Executable
 from tests.fuzz.compare import Arrays, disagreements, disturbed, interpretable
 from tests.fuzz.generator import Case, Settings
@@ -90,6 +91,8 @@ def check_graph(graph: Graph, runs: list[dict[str, np.ndarray]], fuse: bool) -> 
         try:
             results = [tuple(map(np.asarray, execute(threads, inputs))) for threads in (2, 1)]
         except Exception as error:
+            if isinstance(error, ExecutionError) and "do not fit" in str(error):
+                continue  # an op's condition on its extents does not hold for these dims: refused, as it must be
             return Failure(graph, inputs, fuse, f"running raises {type(error).__name__}: {error}")
         if [r.tobytes() for r in results[0]] != [r.tobytes() for r in results[1]]:
             return Failure(graph, inputs, fuse, "the bits depend on the number of threads")

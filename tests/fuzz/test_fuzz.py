@@ -34,6 +34,8 @@ REACHED_OTHERWISE = {
     "max_pool_index": "gradients of pools",
     "max_pool_select": "gradients of gradients of pools",
     "convolution_weight_gradient": "gradients of convolutions",
+    "winograd_convolution": "a pass makes it of convolutions",
+    "winograd_weight": "a pass makes it of convolutions",
 }
 
 

@@ -3,6 +3,7 @@
 The error-free transformations are Knuth's and Dekker's (T. J. Dekker, "A floating-point technique for extending the
 available precision", 1971). They hold barring overflow and underflow of the error term; callers scale accordingly.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple

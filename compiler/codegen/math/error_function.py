@@ -3,6 +3,7 @@
 Tails are written erfc(a) = exp(-a^2) W(a) / (1 + 2 a), where W stays between 1 and 1.3; exp(-a^2) needs a^2 to more
 bits than a number has, hence the pairs.
 """
+
 from __future__ import annotations
 
 import math
@@ -18,7 +19,6 @@ from ingot.compiler.codegen.math.exponential import (
     reduce_by_ln2,
 )
 from ingot.compiler.codegen.math.lanes import (
-    F32,
     Lanes,
     at_most,
     choose,
@@ -112,8 +112,8 @@ def gelu_f32(x: Lanes) -> Lanes:
     part = fma(r * r, polynomial(r, coefficients.EXPONENTIAL["f32"]), r)
     top = polynomial(a, coefficients.NORMAL_TAIL_NUMERATOR["f32"])
     bottom = polynomial(a, coefficients.NORMAL_TAIL_DENOMINATOR["f32"])
-    factor = top / bottom + 1.0 / math.sqrt(2.0 * math.pi)
-    far = fma(factor, part, factor) * power_of_two(shifted.encoded()) * 2.0**-spare
+    high, low = fast_two_sum(x.constant(1.0 / math.sqrt(2.0 * math.pi)), top / bottom)
+    far = (high + fma(high, part, low)) * power_of_two(shifted.encoded()) * 2.0**-spare
     z = half_square.high * -2.0
     near = fma(z, -polynomial(z, coefficients.NORMAL_NEAR["f32"]), a * 0.5)
     return _positive_part(x) - choose(a < 0.7, near, far)

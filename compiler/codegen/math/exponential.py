@@ -3,15 +3,14 @@
 All write x = n ln 2 + r with |r| <= (ln 2)/2 and build 2^n from the bits that the rounding of n leaves in the low end
 of a sum. ``Reduction.shifted`` is that sum: its low bits are n plus a chosen offset.
 """
+
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from ingot.compiler.codegen.math import coefficients
 from ingot.compiler.codegen.math.compensated import Pair, fast_two_sum
 from ingot.compiler.codegen.math.lanes import (
-    Format,
     Lanes,
     at_least,
     at_most,
@@ -28,6 +27,11 @@ LOG2_E = 1.4426950408889634074
 LN_2_HIGH = {"f32": 0.693359375, "f64": float.fromhex("0x1.62e42fefa38p-1")}
 """ln 2 with so few bits that its product with any exponent is exact."""
 LN_2_LOW = {"f32": float.fromhex("-0x1.bd0105c610ca8p-13"), "f64": float.fromhex("0x1.ef35793c7673p-45")}
+LN_2 = {
+    "f32": (float.fromhex("0x1.62e43p-1"), float.fromhex("-0x1.05c610ca86c39p-29")),
+    "f64": (float.fromhex("0x1.62e42fefa39efp-1"), float.fromhex("0x1.abc9e3b39803fp-56")),
+}
+"""ln 2 rounded to the format, and what that leaves."""
 OVERFLOW = {"f32": 88.8, "f64": 709.8}
 """A little above the logarithm of the largest number: exp of it overflows by itself."""
 UNDERFLOW = {"f32": -104.0, "f64": -746.0}
@@ -103,9 +107,7 @@ def exponential_pair(reduced: Reduction) -> Pair:
 
 def exp2(x: Lanes) -> Lanes:
     form = x.form
-    ln_2 = math.log(2.0)
-    ln_2_high = form.rounded(ln_2)
-    ln_2_low = ln_2 - ln_2_high if form.bits == 32 else 2.3190468138462996e-17
+    ln_2_high, ln_2_low = LN_2[form.name]
     x = at_least(UNDERFLOW[form.name] * LOG2_E, at_most(OVERFLOW[form.name] * LOG2_E, x))
     shifter = form.shifter + 2 * form.bias
     shifted = x + shifter

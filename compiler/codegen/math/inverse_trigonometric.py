@@ -1,4 +1,5 @@
 """asin, acos, atan and atan2."""
+
 from __future__ import annotations
 
 import math

@@ -8,11 +8,12 @@ Invariant: nothing here creates a basic block in the caller's function, and noth
 target that describes itself truthfully in ``MathTarget``.
 Non-goal: general code generation; only the few operations that the elementary functions need.
 """
+
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-import struct
 
 from llvmlite import ir
 
@@ -97,6 +98,12 @@ class Splat(ir.Constant):
         return self.constant
 
 
+def declared(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
+    """The function of that name, declared if it is not."""
+    function = module.globals.get(name)
+    return ir.Function(module, kind, name) if function is None else function
+
+
 @dataclass(frozen=True)
 class Scope:
     """Where instructions go: a builder, the target's facts, and the number of lanes (0 for a scalar)."""
@@ -126,15 +133,9 @@ class Scope:
         prefix = f"v{self.width}" if self.width else ""
         letter = "i" if isinstance(first.element, ir.IntType) else "f"
         full_name = f"llvm.{name}.{prefix}{letter}{first.form.bits}"
-        module = self.builder.module
-        function = module.globals.get(full_name)
-        if function is None:
-            function = ir.Function(module, ir.FunctionType(kind, [kind] * (1 + len(rest))), full_name)
+        function = declared(self.builder.module, full_name, ir.FunctionType(kind, [kind] * (1 + len(rest))))
         operands = [first.value, *(operand.value for operand in rest)]
         return Lanes(self, first.element, self.builder.call(function, operands))
-
-
-Operand = "Lanes | float | int"
 
 
 class Lanes:
@@ -150,6 +151,9 @@ class Lanes:
     @property
     def form(self) -> Format:
         return F32 if self.element in (F32.real_type, F32.integer_type) else F64
+
+    def __bool__(self) -> bool:
+        raise TypeError("the truth of lanes is known only when they run: use choose, & and |")
 
     @property
     def is_real(self) -> bool:

@@ -3,6 +3,7 @@
 All write the argument as 2^e m with m between sqrt(1/2) and sqrt(2), and f = m - 1, which is exact. Then
 log m = f - f^2/2 + rest, where only the last term is approximated.
 """
+
 from __future__ import annotations
 
 from typing import NamedTuple

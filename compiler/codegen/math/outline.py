@@ -3,6 +3,7 @@
 The caller's function gains one call and no basic block. The functions are private, so they leave no symbol behind,
 and equal calls share one function.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

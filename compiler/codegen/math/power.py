@@ -1,4 +1,5 @@
 """Roots, powers and hypotenuses."""
+
 from __future__ import annotations
 
 from ingot.compiler.codegen.math import coefficients

@@ -5,6 +5,7 @@ Elementary Functions"). Larger ones multiply by 1/(2 pi) in fixed point, keeping
 R. Hanek, "Radian reduction for trigonometric functions", 1983); that path is scalar, out of line, and taken only when
 some lane needs it.
 """
+
 from __future__ import annotations
 
 import math
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from ingot.compiler.codegen.math.compensated import two_product, two_sum
-from ingot.compiler.codegen.math.lanes import F32, F64, Lanes, choose, fma, magnitude
+from ingot.compiler.codegen.math.lanes import F32, F64, Lanes, choose, declared, fma, magnitude
 from ingot.compiler.codegen.math.outline import any_lane, per_lane, private_function
 
 
@@ -58,23 +59,31 @@ def reduce(x: Lanes, with_tail: bool) -> Reduced:
     """Call this only inside an outlined function: it adds blocks."""
     builder = x.scope.builder
     fast = _reduce_moderate(x, with_tail)
-    limit = _FAST_LIMIT_F32_FUSED if _is_fused_f32(x) else _FAST_LIMIT
-    is_large = magnitude(x) > limit
+    is_large = magnitude(x) > (_FAST_LIMIT_F32_FUSED if _is_fused_f32(x) else _FAST_LIMIT)
     entry = builder.block
     cold, join = builder.append_basic_block("large"), builder.append_basic_block("reduced")
     builder.cbranch(any_lane(is_large), cold, join)
     builder.position_at_end(cold)
-    slow = _reduce_any(x, with_tail)
+    mixed = [
+        None if quick is None or careful is None else choose(is_large, careful, quick)
+        for quick, careful in zip(fast, _reduce_any(x, with_tail), strict=True)
+    ]
     builder.branch(join)
     builder.position_at_end(join)
-    pairs = [(quick, careful) for quick, careful in zip(fast, slow, strict=True) if quick and careful]
-    phis = [builder.phi(quick.value.type) for quick, _ in pairs]
-    merged = []
-    for phi, (quick, careful) in zip(phis, pairs, strict=True):
+
+    def merged(quick: Lanes, careful: Lanes) -> Lanes:
+        phi = builder.phi(quick.value.type)
         phi.add_incoming(quick.value, entry)
         phi.add_incoming(careful.value, cold)
-        merged.append(choose(is_large, Lanes(x.scope, quick.element, phi), quick))
-    return Reduced(merged[0], merged[1] if len(merged) == 3 else None, merged[-1])
+        return Lanes(x.scope, quick.element, phi)
+
+    remainder, tail, count = (
+        None if quick is None or careful is None else merged(quick, careful)
+        for quick, careful in zip(fast, mixed, strict=True)
+    )
+    assert remainder is not None
+    assert count is not None
+    return Reduced(remainder, tail, count)
 
 
 def _is_fused_f32(x: Lanes) -> bool:
@@ -181,9 +190,7 @@ def _fraction_of_turn(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     for i in range(4):
         address = builder.gep(table, [i64(0), builder.add(first, i64(i))], inbounds=True)
         words.append(builder.load(address, typ=i64))
-    funnel = builder.module.globals.get("llvm.fshl.i64")
-    if funnel is None:
-        funnel = ir.Function(builder.module, ir.FunctionType(i64, [i64] * 3), "llvm.fshl.i64")
+    funnel = declared(builder.module, "llvm.fshl.i64", ir.FunctionType(i64, [i64] * 3))
     window = [builder.zext(builder.call(funnel, [words[i], words[i + 1], shift]), i128) for i in range(3)]
     m = builder.zext(mantissa, i128)
     top = builder.shl(builder.mul(m, window[0]), i128(64))
@@ -215,18 +222,14 @@ def _radians(builder: ir.IRBuilder, turns: ir.Value, x_bits: ir.Value) -> tuple[
     i64, i128, real = F64.integer_type, ir.IntType(128), F64.real_type
     negative = builder.icmp_signed("<", turns, i128(0))
     size = builder.select(negative, builder.sub(i128(0), turns), turns)
-    counter = builder.module.globals.get("llvm.ctlz.i128")
-    if counter is None:
-        counter = ir.Function(builder.module, ir.FunctionType(i128, [i128, ir.IntType(1)]), "llvm.ctlz.i128")
+    counter = declared(builder.module, "llvm.ctlz.i128", ir.FunctionType(i128, [i128, ir.IntType(1)]))
     zeros = builder.call(counter, [builder.or_(size, i128(1)), ir.IntType(1)(1)])
     normal = builder.shl(size, zeros)
     head = builder.sitofp(builder.trunc(builder.lshr(normal, i128(75)), i64), real)
     rest = builder.and_(builder.lshr(normal, i128(22)), i128(F64.fraction_mask * 2 + 1))
     tail = builder.fmul(builder.sitofp(builder.trunc(rest, i64), real), real(2.0**-53))
     exponent = builder.sub(i64(F64.bias - 53), builder.trunc(zeros, i64))
-    sign = builder.xor(
-        builder.and_(x_bits, i64(1 << 63)), builder.select(negative, i64(1 << 63), i64(0))
-    )
+    sign = builder.xor(builder.and_(x_bits, i64(1 << 63)), builder.select(negative, i64(1 << 63), i64(0)))
     scale = builder.bitcast(builder.or_(sign, builder.shl(exponent, i64(52))), real)
     head, tail = builder.fmul(head, scale), builder.fmul(tail, scale)
     # Multiply by 2 pi: the head is split so that its products with the short part of pi are exact.

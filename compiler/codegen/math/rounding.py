@@ -1,4 +1,5 @@
 """Exact functions: rounding to integers, signs, minimum and maximum. No approximation, no error."""
+
 from __future__ import annotations
 
 from ingot.compiler.codegen.math.lanes import Lanes, choose, magnitude, sign_bit
@@ -42,9 +43,9 @@ def copysign(x: Lanes, y: Lanes) -> Lanes:
 
 
 def sign(x: Lanes) -> Lanes:
-    """-1, 1, or x itself if that is a zero or NaN."""
+    """-1, 0, 1 or NaN; as in NumPy, the sign of -0 is +0."""
     one = copysign(x.constant(1.0), x)
-    return choose(magnitude(x) > 0.0, one, x)
+    return choose(magnitude(x) > 0.0, one, x + 0.0)
 
 
 def minimum(x: Lanes, y: Lanes) -> Lanes:

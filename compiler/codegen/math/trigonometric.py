@@ -1,7 +1,6 @@
 """sin, cos, tan for every argument, however large; and their inverses, atan2 included."""
-from __future__ import annotations
 
-import math
+from __future__ import annotations
 
 from ingot.compiler.codegen.math import coefficients
 from ingot.compiler.codegen.math.compensated import fast_two_sum

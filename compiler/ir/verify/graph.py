@@ -72,7 +72,7 @@ def _value(value: Value, known: set[Value], where: str) -> None:
     except TypeError as error:
         raise VerifyError(f"{where}: a field of the op can be changed ({error}); use tuples") from error
     try:
-        inferred = value.op.infer(*(a.type for a in value.args))
+        inferred = value.op.infer(*(a.type for a in value.args))  # type: ignore[union-attr]
     except (TypeError, ValueError, IndexError) as error:
         types = ", ".join(repr(a.type) for a in value.args)
         raise VerifyError(f"{where}: it does not fit arguments of types {types}: {error}") from error

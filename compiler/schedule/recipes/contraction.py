@@ -20,6 +20,7 @@ threads, tile edges, or on what was packed.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -42,7 +43,8 @@ LARGE_LEFT = 1 << 19  # elements of the left operand from which its order in mem
 MANY_COLUMNS = 256  # columns that pay for packing plain rows
 WIDEST_BLOCK = 4096  # columns of a block
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
-LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further
+LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
+FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
@@ -143,7 +145,9 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
         height = min(2 * tallest, registers - 2)
     if isinstance(rows, int) and rows > 0:
         height = -(-rows // -(-rows // height))  # tiles of equal height
-        if height < tallest and vectors > 1:
+        if height == 1 and vectors > 1:
+            vectors = 8  # nothing of the right operand is used twice: it needs no registers
+        elif height < tallest and vectors > 1:
             vectors = max(2, min(8, (registers - 1) // (height + 1)))
     if isinstance(columns, int):
         vectors = max(1, min(vectors, -(-columns // width)))
@@ -208,13 +212,14 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tupl
     batch = [axis for axis in range(len(form.kept)) if axis not in (*found.row_axes, *found.column_axes)]
     given = _known(_product(form, batch), 1) * _count(all_rows, height) * _count(all_columns, breadth)
     work = height * breadth * _known(symbolic.product(form.reduced_extents), CHAIN)
-    enough = min(max(LEAST_BLOCKS, 2 * target.cores), given * max(1, work // LEAST_BLOCK))
-    cuts = [(a, b) for a in range(1, enough + 1) for b in range(1, enough + 1) if a * b * given >= enough] or [(1, 1)]
-    mc, nc = min(
-        ((-(-height // a // rows) * rows, -(-breadth // b // columns) * columns) for a, b in cuts),
-        key=lambda size: PACKING_COST / max(1, size[0]) + FETCHING_COST / max(1, size[1]),
-    )
-    return max(rows, mc), max(columns, nc)
+    least = LEAST_BLOCK * min(rows, FEWEST_ROWS) // FEWEST_ROWS
+    enough = min(max(LEAST_BLOCKS, 2 * target.cores), given * max(1, work // least))
+    sizes = [
+        (-(-height // a // rows) * rows, -(-breadth // b // columns) * columns)
+        for a, b in itertools.product(range(1, enough + 1), repeat=2)
+        if a * b * given >= enough
+    ]
+    return min(sizes, key=lambda size: PACKING_COST / size[0] + FETCHING_COST / size[1])
 
 
 def _divided(

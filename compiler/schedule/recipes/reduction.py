@@ -29,7 +29,6 @@ from ingot.compiler.target import Target
 
 SHORTEST_CHAIN, USUAL_CHAIN, LONGEST_CHAIN = 32, 128, 512  # additions in one chain before its total is added
 FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
-WIDEST_WINDOW = 5  # taps of a window that are unrolled
 ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
 
 
@@ -130,7 +129,7 @@ def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOpt
         cut = partition.cut(form.kept_extents, point_weight(form), units, _total_weight(form))
         axis, block = (cut.axis, cut.block) if cut else (-1, 0)
         stages = 2 if cut and _few(form, rows * vectors * width) else 1
-    return ReductionDecision(width, rows, vectors, row_axis, stages, axis, block, _window(form, row_axis))
+    return ReductionDecision(width, rows, vectors, row_axis, stages, axis, block)
 
 
 def _tile_size(form: ReductionForm, row_axis: int, width: int, target: Target) -> tuple[int, int]:
@@ -144,23 +143,10 @@ def _tile_size(form: ReductionForm, row_axis: int, width: int, target: Target) -
     if row_axis < 0:
         return 1, vectors
     rows = max(1, (target.vector_registers - 1) // (vectors * count) - 1)
-    if _window(form, row_axis) > 1:
-        rows = max(1, rows * 2 // 3)  # neighbouring rows share what they read: room for it
     extent = form.kept_extents[row_axis]
     if isinstance(extent, int) and extent > 0:
         rows = -(-extent // -(-extent // rows))  # tiles of equal height
     return rows, vectors
-
-
-def _window(form: ReductionForm, row_axis: int) -> int:
-    """How many steps of the last reduced axis to take at once: all of a short window that moves along the rows, so
-    that what neighbouring rows share is read once; else 1."""
-    if row_axis < 0 or not form.reduced:
-        return 1
-    row, last, extent = form.kept[row_axis], form.reduced[-1], form.reduced_extents[-1]
-    found = [load for a in form.accumulations for load in scalars.loads(a.body)]
-    moves = any(row in symbolic.atoms(i) and last in symbolic.atoms(i) for load in found for i in load.index)
-    return extent if moves and isinstance(extent, int) and 1 < extent <= WIDEST_WINDOW else 1
 
 
 def tile_units(rank: int, row_axis: int, rows: int, columns: int) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ class Dropout(Module):
             return x
         key = x._coerce(self.key)
         self.key = advance(key)
-        return dropout(x, key, self.rate, x.builder.take_stream())
+        return dropout(x, key, self.rate, x.builder.take_number())
 
 
 class Sequential(Module):

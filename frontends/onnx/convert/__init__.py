@@ -9,6 +9,8 @@ from ingot.frontends.onnx.convert import (
     elementwise,
     indexing,
     matrix,
+    microsoft,
+    microsoft_quantized,
     movement,
     normalization,
     quantized,
@@ -24,5 +26,5 @@ from ingot.frontends.onnx.convert import (
     vision,
 )
 
-FAMILIES = (attention, classical, constants, control, convolution, elementwise, indexing, matrix, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
+FAMILIES = (attention, classical, constants, control, convolution, elementwise, indexing, matrix, microsoft, microsoft_quantized, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
             signal, training, trees, types, vision)

@@ -298,9 +298,11 @@ def _cubic(ratio: Any, a: float) -> list[Any]:
 
 def _antialiased(op: Call, x: Any, line: Line, left: Any, ratio: Any, settings: Settings) -> Any:
     """The kernel stretched by the scale: a matrix [result, size] of weights."""
-    assert isinstance(line.size, int) and isinstance(line.result, int)
+    assert isinstance(line.size, int)
+    assert isinstance(line.result, int)
     base, ratios = evaluate(left), evaluate(ratio)
-    assert base is not None and ratios is not None
+    assert base is not None
+    assert ratios is not None
     scale = min(line.result / line.size if line.scale is None else line.scale, 1.0)
     reach = 1 if settings.mode == "linear" else 2
     first = math.floor(-reach / scale) + 1

@@ -6,6 +6,7 @@ themselves. After as many steps as the deepest tree has levels, the places are l
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,7 +148,7 @@ def _forest_5(op: Call) -> Forest:
     for n, mode in enumerate(modes):
         if mode == 6:  # membership: a chain of comparisons
             chain = [forest.add(features[n], value, 4, bool(tracks[n])) for value in next(members)]
-            for before, after in zip(chain, chain[1:], strict=False):
+            for before, after in itertools.pairwise(chain):
                 forest.no[before] = after
             heads.append((chain[0], chain))
         else:

@@ -67,7 +67,8 @@ def bit_cast(op: Call, x: Value) -> Any:
     op.require(
         kind.storage is not None and kind.bits == source.bits, Kind.ELEMENT_TYPE, f"{source} and {kind} differ in width"
     )
-    assert kind.storage is not None and source.storage is not None
+    assert kind.storage is not None
+    assert source.storage is not None
     bits = _as_bits(tensor, source)
     if kind.is_coded:
         return Coded(_from_bits(bits, kind), kind)

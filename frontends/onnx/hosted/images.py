@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from typing import Any
 
 import numpy as np
+
+try:  # only models that decode images need it
+    from PIL import Image
+except ModuleNotFoundError:
+    Image = None  # type: ignore[assignment]
 
 from ingot.frontends.onnx.host import host_op
 from ingot.frontends.onnx.problems import Kind, ProblemError
@@ -24,8 +28,6 @@ def image_decoder(call: Any, data: np.ndarray) -> np.ndarray:
 
 
 def _decoded(data: bytes) -> Any:
-    try:
-        pillow = importlib.import_module("PIL.Image")
-    except ModuleNotFoundError:
-        raise ProblemError(Kind.UNSUPPORTED, "ImageDecoder needs Pillow", "pip install pillow") from None
-    return pillow.open(io.BytesIO(data))
+    if Image is None:
+        raise ProblemError(Kind.UNSUPPORTED, "ImageDecoder needs Pillow", "pip install pillow")
+    return Image.open(io.BytesIO(data))

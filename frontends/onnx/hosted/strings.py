@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -120,7 +121,7 @@ def tf_idf_vectorizer(call: Any, x: np.ndarray) -> np.ndarray:
     known: dict[tuple[Any, ...], int] = {}
     number = 0
     starts = [*call.get("ngram_counts"), len(pool)]
-    for size, (start, end) in enumerate(zip(starts, starts[1:], strict=False), start=1):
+    for size, (start, end) in enumerate(itertools.pairwise(starts), start=1):
         for first in range(start, end, size):
             if shortest <= size <= longest:
                 known[tuple(pool[first : first + size])] = places[number]

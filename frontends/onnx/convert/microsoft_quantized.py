@@ -1,0 +1,273 @@
+"""com.microsoft: ops on quantised tensors that ONNX Runtime's quantiser writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ingot.compiler.ir.types import DType, f32, i32, u8
+from ingot.compiler.ops.base import normalize_axis
+from ingot.compiler.ops.contraction import contract
+from ingot.compiler.ops.contraction import matmul as contracted
+from ingot.compiler.ops.movement import concat
+from ingot.frontends.dsl.tensor import Tensor
+from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.convert.convolution import average_pool_
+from ingot.frontends.onnx.convert.matrix import integer_product
+from ingot.frontends.onnx.convert.microsoft import self_attention
+from ingot.frontends.onnx.convert.quantized import RANGES, dequantize_linear, quantize_linear, requantized
+from ingot.frontends.onnx.convert.recurrent import lstm
+from ingot.frontends.onnx.elements import element_of_dtype
+from ingot.frontends.onnx.problems import Kind
+from ingot.frontends.onnx.registry import MICROSOFT, onnx_op
+
+onnx_op("QuantizeLinear", domain=MICROSOFT, raw=True)(quantize_linear)
+onnx_op("DequantizeLinear", domain=MICROSOFT, raw=True)(dequantize_linear)
+
+
+def real(x: Tensor, scale: Tensor, zero: Tensor | None) -> Any:
+    """The numbers that codes stand for; one scale and zero point."""
+    codes = x.cast(i32) if zero is None else x.cast(i32) - zero.cast(i32).reshape(())
+    return codes.cast(f32) * scale.cast(f32).reshape(())
+
+
+def coded(x: Any, scale: Tensor, zero: Tensor | None, dtype: DType) -> Any:
+    low, high = RANGES[element_of_dtype(dtype).name]
+    code = (x / scale.cast(f32).reshape(())).round()
+    if zero is not None:
+        code = code + zero.cast(f32).reshape(())
+    return code.clip(float(low), float(high)).cast(dtype)
+
+
+def _binary(name: str) -> Callable[..., Any]:
+    def convert(
+        op: Call,
+        a: Tensor,
+        a_scale: Tensor,
+        a_zero: Tensor | None,
+        b: Tensor,
+        b_scale: Tensor,
+        b_zero: Tensor | None,
+        scale: Tensor,
+        zero: Tensor | None = None,
+    ) -> Any:
+        result = real(a, a_scale, a_zero).binary(name, real(b, b_scale, b_zero))
+        return coded(result, scale, zero, a.dtype)
+
+    return convert
+
+
+onnx_op("QLinearAdd", domain=MICROSOFT)(_binary("add"))
+onnx_op("QLinearMul", domain=MICROSOFT)(_binary("mul"))
+
+
+def _unary(function: Callable[[Call, Any], Any]) -> Callable[..., Any]:
+    def convert(
+        op: Call, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor | None = None
+    ) -> Any:
+        return coded(function(op, real(x, x_scale, x_zero)), scale, zero, x.dtype)
+
+    return convert
+
+
+def _global_average(op: Call, x: Any) -> Any:
+    axes = tuple(range(1, x.rank - 1)) if op.get("channels_last", 0) else tuple(range(2, x.rank))
+    return x.reduce("mean", axes, True)
+
+
+def _average(op: Call, x: Any) -> Any:
+    if not op.get("channels_last", 0):
+        return average_pool_(op, x)
+    first = x.transpose((0, x.rank - 1, *range(1, x.rank - 1)))
+    return average_pool_(op, first).transpose((0, *range(2, x.rank), 1))
+
+
+def _mean(op: Call, x: Any) -> Any:
+    axes = tuple(normalize_axis(a, x.rank, op.name) for a in op.get("axes", list(range(x.rank))))
+    return x.reduce("mean", axes, bool(op.get("keepdims", 1)))
+
+
+for _name, _function in {
+    "QLinearSigmoid": lambda op, x: x.sigmoid(),
+    "QLinearLeakyRelu": lambda op, x: x.leaky_relu(alpha=op.get("alpha", 0.01)),
+    "QLinearGlobalAveragePool": _global_average,
+    "QLinearAveragePool": _average,
+    "QLinearReduceMean": _mean,
+    "QLinearSoftmax": lambda op, x: x.softmax(op.get("axis", -1)),
+}.items():
+    onnx_op(_name, domain=MICROSOFT)(_unary(_function))
+
+
+@onnx_op("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(op: Call, scale: Tensor, zero: Tensor, *parts: Tensor) -> Any:
+    made = []
+    for n in range(0, len(parts), 3):
+        x, x_scale, x_zero = parts[n : n + 3]
+        made.append(coded(real(x, x_scale, x_zero), scale, zero, zero.dtype))
+    return concat(made, normalize_axis(op.get("axis"), made[0].rank, op.name))
+
+
+@onnx_op("QLinearWhere", domain=MICROSOFT)
+def qlinear_where(
+    op: Call,
+    condition: Tensor,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    scale: Tensor,
+    zero: Tensor,
+) -> Any:
+    chosen = condition.where(real(a, a_scale, a_zero), real(b, b_scale, b_zero))
+    return coded(chosen, scale, zero, a.dtype)
+
+
+# --- products ---------------------------------------------------------------------------------------
+
+
+def _dynamic_codes(x: Any) -> tuple[Any, Any, Any]:
+    """(codes, scale, zero point) of a whole tensor, in u8."""
+    high, low = x.reduce("max").binary("maximum", 0.0), x.reduce("min").binary("minimum", 0.0)
+    scale = (high == low).where(1.0, high - low) / 255.0
+    zero = (0.0 - low / scale).clip(0.0, 255.0).round()
+    return ((x / scale).round() + zero).clip(0.0, 255.0).cast(u8), scale, zero.cast(u8)
+
+
+@onnx_op("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(
+    op: Call, a: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor | None = None, bias: Tensor | None = None
+) -> Any:
+    codes, scale, zero = _dynamic_codes(a)
+    total = integer_product(codes, b, zero, b_zero).cast(f32) * (scale * b_scale)
+    return total if bias is None else total + bias
+
+
+@onnx_op("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(
+    op: Call,
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor,
+    b_scale: Tensor,
+    a_zero: Tensor | None = None,
+    b_zero: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Any:
+    total = integer_product(a, b, a_zero, b_zero).cast(f32) * (a_scale * b_scale)
+    return total if bias is None else total + bias
+
+
+@onnx_op("QGemm", domain=MICROSOFT)
+def qgemm(
+    op: Call,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    c: Tensor | None = None,
+    scale: Tensor | None = None,
+    zero: Tensor | None = None,
+) -> Any:
+    left = a.swapaxes(0, 1) if op.get("transA", 0) else a
+    columns = b_zero.cast(i32)
+    right = b.cast(i32)
+    if op.get("transB", 0):
+        right = right.swapaxes(0, 1)
+    total = contracted(left.cast(i32) - a_zero.cast(i32).reshape(()), right - columns)
+    if c is not None:
+        total = total + c
+    factor = a_scale.reshape(()) * b_scale * op.get("alpha", 1.0)
+    if scale is None:
+        return total.cast(f32) * factor
+    assert zero is not None
+    return requantized(op, total, factor / scale.reshape(()), zero.reshape(()), zero.dtype)
+
+
+@onnx_op("MatMulNBits", domain=MICROSOFT, known=(1, 3))
+def matmul_n_bits(
+    op: Call,
+    a: Tensor,
+    packed: np.ndarray,
+    scales: Tensor,
+    zeros: np.ndarray | None = None,
+    groups: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Any:
+    """Weights [n, k] of few bits in blocks along k, each with a scale and a zero point (the middle by default)."""
+    op.require(groups is None, Kind.UNSUPPORTED, "g_idx of MatMulNBits")
+    rows, columns, bits, block = op.get("N"), op.get("K"), op.get("bits", 4), op.get("block_size")
+    blocks = -(-columns // block)
+    codes = _unpacked(packed.reshape(rows, blocks, -1), bits, block)
+    if zeros is None:
+        centre = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
+    elif zeros.dtype == np.uint8:
+        centre = _unpacked(zeros.reshape(rows, 1, -1), bits, blocks)[:, 0]
+    else:
+        centre = zeros.reshape(rows, blocks)
+    # codes without their zero point are small integers: the product with the scales is left to the program
+    centred = (codes.astype(np.float32) - centre.astype(np.float32)[:, :, None]).astype(np.int8 if zeros is None or zeros.dtype == np.uint8 else np.float32)
+    weight = op.constant(centred).cast(a.dtype) * scales.cast(a.dtype).reshape(rows, blocks, 1)
+    weight = weight.reshape(rows, blocks * block)[:, :columns]
+    letters = "abcde"[: a.rank - 1]
+    product = contract(a, letters + "k", weight, "nk", letters + "n")
+    return product if bias is None else product + bias
+
+
+def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """The first `count` codes of the last axis, low bits first."""
+    steps = 8 // bits
+    shifts = np.arange(steps, dtype=np.uint8) * bits
+    codes = (data[..., None] >> shifts) & ((1 << bits) - 1)
+    return codes.reshape(*data.shape[:-1], -1)[..., :count].astype(np.uint8)
+
+
+# --- layers -----------------------------------------------------------------------------------------
+
+
+@onnx_op("QAttention", domain=MICROSOFT)
+def qattention(
+    op: Call,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    x_scale: Tensor,
+    w_scale: Tensor,
+    mask: Tensor | None = None,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    past: Tensor | None = None,
+) -> Any:
+    total = integer_product(x, weight, x_zero, w_zero).cast(f32) * (x_scale.reshape(()) * w_scale)
+    return self_attention(op, total + bias, mask, past, None)
+
+
+@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT)
+def dynamic_quantize_lstm(
+    op: Call,
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None,
+    lengths: Tensor | None,
+    initial_h: Tensor | None,
+    initial_c: Tensor | None,
+    peepholes: Tensor | None,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    r_scale: Tensor,
+    r_zero: Tensor,
+) -> Any:
+    """Weights [directions, input, gates] are codes; the recurrence itself is in floats."""
+
+    def weights(codes: Tensor, scale: Tensor, zero: Tensor) -> Any:
+        shape = (codes.shape[0], 1, scale.type.size // codes.shape[0])
+        centred = codes.cast(i32) - zero.cast(i32).reshape(*shape)
+        return (centred.cast(f32) * scale.reshape(*shape)).swapaxes(1, 2)
+
+    return lstm(op, x, weights(w, w_scale, w_zero), weights(r, r_scale, r_zero), b, lengths, initial_h, initial_c, peepholes)
