@@ -7,6 +7,9 @@ weights by the factor instead costs nothing at run time:
     (y + b) + c           ->  y + (b + c)                   b, c constants, y a convolution or product
 
 This rounds differently (the products are formed in another order), within the error of one multiplication.
+
+Invariant: nothing that others read is folded away. A gate reads its product twice (`y * sigmoid(y * c)`); folding one
+of the readers would compute the product a second time, with other weights.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ingot.compiler.ir.graph import Builder, Graph, Input, Value
+from ingot.compiler.ir.graph import Builder, Graph, Input, Value, users_of
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.convolution import Convolution
 from ingot.compiler.ops.elementwise import Add, Mul, Sub
 from ingot.compiler.ops.structure import Broadcast
-from ingot.compiler.passes.rewriting import Pass, rewrite, rule
+from ingot.compiler.passes.rewriting import Pass, Rule, rewrite, rule
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,27 @@ class FoldBatchNorm(Pass):
     why_here: ClassVar[str] = "after decomposition shows the arithmetic of the norm, before layouts change"
 
     def __call__(self, graph: Graph) -> Graph:
-        return rewrite(graph, RULES)
+        users = users_of(graph)
+        read_often = [v for v in graph.body if len(users.get(v, ())) + graph.outputs.count(v) > 1]
+        mapping: dict[Value, Value] = {}
+
+        def is_shared(value: Value) -> bool:
+            return any(mapping.get(old) is value for old in read_often)
+
+        return rewrite(graph, [_unless_shared(rule, is_shared) for rule in RULES], mapping)
+
+
+def _unless_shared(rule: Rule, is_shared: Callable[[Value], bool]) -> Rule:
+    """A rule that leaves values alone whose product, or what is between the two, others read as well."""
+
+    def careful(builder: Builder, value: Value) -> Value | None:
+        if any(is_shared(step) for arg in value.args if _product(arg) is not None for step in _chain(arg)):
+            return None
+        return rule(builder, value)
+
+    careful.ops = rule.ops  # type: ignore[attr-defined]
+    careful.__name__ = rule.__name__
+    return careful
 
 
 def is_constant(value: Value) -> bool:
@@ -60,12 +83,20 @@ def _channel_axis(value: Value) -> int | None:
     return None
 
 
-def _product(value: Value) -> Value | None:
-    """The convolution or product with constant weights under additions of constants."""
+def _chain(value: Value) -> list[Value]:
+    """A value and what is below it, down through additions of constants."""
+    chain = [value]
     while isinstance(value.op, Add | Sub) and _is_channel_constant(value.args[1]):
         value = value.args[0]
-    if isinstance(value.op, Convolution | Contract) and is_constant(value.args[1]):
-        return value
+        chain.append(value)
+    return chain
+
+
+def _product(value: Value) -> Value | None:
+    """The convolution or product with constant weights under additions of constants."""
+    below = _chain(value)[-1]
+    if isinstance(below.op, Convolution | Contract) and is_constant(below.args[1]):
+        return below
     return None
 
 
@@ -152,4 +183,4 @@ def _merged(builder: Builder, op: object, left: Value, right: Value) -> Value:
     return parts[0].binary(name, parts[1]).broadcast_to(left.shape).value
 
 
-RULES: tuple[Callable[[Builder, Value], Value | None], ...] = (scale_weights, distribute_scale, merge_shifts)
+RULES: tuple[Rule, ...] = (scale_weights, distribute_scale, merge_shifts)

@@ -46,8 +46,8 @@ def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
     return mark
 
 
-def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
-    """The graph with every rule applied until none applies, in one replay."""
+def rewrite(graph: Graph, rules: Sequence[Rule], mapping: dict[Value, Value] | None = None) -> Graph:
+    """The graph with every rule applied until none applies, in one replay. `mapping` receives old -> new value."""
     by_op: dict[type[Any], list[Rule]] = {}
     for function in rules:
         for op in function.ops:  # type: ignore[attr-defined]
@@ -74,4 +74,4 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> Graph:
             builder.source = source
         return None
 
-    return replay(graph, Builder(offer))
+    return replay(graph, Builder(offer), mapping)

@@ -41,6 +41,28 @@ def test_a_scale_after_a_matrix_product_goes_into_the_matrix():
     same_meaning(graph, result, 1e-10)
 
 
+@pytest.mark.parametrize(
+    "gate", [lambda y: y * (y * 0.5).erf(), lambda y: y.gelu(), lambda y: y.gelu(approximate="tanh")]
+)
+def test_a_product_that_is_read_twice_is_computed_once(gate):
+    weight, bias = generator.normal(size=(5, 40)), generator.normal(size=40)
+    graph = Decompose()(trace(lambda x: gate(x @ weight + bias), [ingot.f64["n", 5]]).graph)
+    result = FoldBatchNorm()(graph)
+    assert on_activations(result).count("contract") == 1
+    same_meaning(graph, result, 1e-10)
+
+
+def test_a_product_that_is_also_a_result_is_computed_once():
+    weight = generator.normal(size=(5, 40))
+
+    def both(x):
+        y = x @ weight
+        return y, y * 2.0
+
+    graph = trace(both, [ingot.f64["n", 5]]).graph
+    assert on_activations(FoldBatchNorm()(graph)) == ["contract", "mul"]
+
+
 def test_what_is_not_constant_stays():
     graph = trace(
         lambda x, s: convolve(x, x._coerce(WEIGHT)) * s.reshape(1, 6, 1, 1), [ingot.f64["n", 2, 5, 5], ingot.f64[6]]
