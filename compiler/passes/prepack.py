@@ -119,14 +119,13 @@ class Prepack(Pass):
         return builder.emit(Reshape(value.shape), made)
 
     def _block(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
-        """Columns of a block: those of the register tile, or as many vectors as divide the extent."""
+        """Columns of a block: the most vectors, up to those of the register tile, that divide the extent."""
         if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
             return None
-        block = vectors * self.vector_bytes // max(1, dtype.compute.itemsize)
-        while block * 2 > self.vector_bytes // 4 and extent % block:
-            block //= 2
-        fits = extent % block == 0 and extent != block and block >= self.vector_bytes // 4
-        return block if fits else None
+        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
+        sizes = (number * lanes for number in range(vectors, 0, -1))
+        block = next((size for size in sizes if extent % size == 0), extent)
+        return block if block != extent else None
 
 
 def _column(op: Contract) -> str | None:

@@ -119,3 +119,10 @@ def test_a_choice_between_products_keeps_their_blocks():
     result = Prepack()(Decompose()(graph))
     assert names(result).count("reshape") == 3  # of weight, bias and result
     same_meaning(graph, result, 1e-12)
+
+
+def test_blocks_of_a_single_row_divide_the_columns():
+    """1000 is 125 vectors of 8: blocks of 5 vectors, because 8 do not divide it and one alone waits for itself."""
+    weight = generator.normal(size=(64, 1000)).astype(np.float32)
+    graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[1, 64]]).graph
+    assert contraction(Prepack()(graph)).args[1].shape == (25, 64, 40)
