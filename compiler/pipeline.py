@@ -40,6 +40,7 @@ from ingot.compiler.passes.fold_constants import split_constants
 from ingot.compiler.passes.invariants import Invariants
 from ingot.compiler.passes.layout import Layout
 from ingot.compiler.passes.motion import Motion
+from ingot.compiler.passes.pointwise import Pointwise
 from ingot.compiler.passes.prepack import Prepack
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
@@ -61,7 +62,8 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
-    Winograd(),  # convolutions are final: norms are in the weights, gradients are convolutions too
+    Pointwise(),  # convolutions are final: norms are in the weights, gradients are convolutions too
+    Winograd(),  # for the same reason
     Prepack(),  # last of the rewrites: nothing after it looks at contractions
     Invariants(),  # the rearranging of captured weights leaves loops
 )

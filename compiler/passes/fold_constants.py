@@ -98,12 +98,14 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
     for value in reversed(graph.body):
         op = value.op
         assert isinstance(op, Op)
-        if value not in known or not (value in outputs or any(user not in known for user in users[value])):
+        if value not in known or op.prepares or (value not in outputs and all(u in known for u in users[value])):
             continue
-        if op.read_through and value not in outputs:
-            known.discard(value)  # stored, it would be larger, or lose the order that its readers want
-        elif not op.prepares and _elements(value) > max(budget, origin[value]):
-            known.discard(value)
+        free = op.read_through and value not in outputs  # stored, it would lose the order that its readers want
+        stretched = op.movement and _elements(value) > max(map(_elements, value.args), default=0)
+        if not free and not stretched and _elements(value) <= max(budget, origin[value]):
+            continue
+        known.discard(value)
+        if not free and not stretched:
             reasons.append(
                 f"{op.name} {value.type!r} is not folded: {_elements(value)} elements is over the budget of {budget}"
             )

@@ -10,17 +10,26 @@ rows to share it. The last block is filled up with zeros that nobody reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.ops.base import Node
+from ingot.compiler.ir.types import DType
+from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.contraction import Block, Contract, Unblock
 from ingot.compiler.ops.control import Scan
+from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
+from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
+from ingot.compiler.ops.structure import Broadcast, Reshape
+from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
+from ingot.compiler.passes.motion import splat_like
 from ingot.compiler.passes.rewriting import Pass, rewrite
+from ingot.compiler.passes.simplify import splat
+from ingot.compiler.target import Target
 
 SMALLEST = 1 << 12  # elements of a weight for which rearranging pays
 VECTORS_OF_TILE = 2
@@ -35,12 +44,15 @@ class Prepack(Pass):
 
     vector_bytes: int = 32
 
+    def configured(self, options: Options, target: Target) -> Prepack:
+        return replace(self, vector_bytes=target.vector_bytes)
+
     def __call__(self, graph: Graph) -> Graph:
         fixed = {v for v in graph.inputs if isinstance(v.op, Input) and v.op.role == "constant"}
         return self._rewrite(graph, {v.op.name for v in fixed if isinstance(v.op, Input)})
 
     def _rewrite(self, graph: Graph, fixed: set[str]) -> Graph:
-        return self._in_scans(rewrite(graph, (self._rule(fixed),)))
+        return self._in_scans(rewrite(graph, (self._rule(fixed), sink_reshape)))
 
     def _in_scans(self, graph: Graph) -> Graph:
         def change(op: Scan) -> Scan:
@@ -58,11 +70,13 @@ class Prepack(Pass):
             """contract(x, w) -> contract(x, unblock(block(w)))"""
             return self._blocked(builder, value, fixed)
 
-        blocked_weight.ops = (Contract,)  # type: ignore[attr-defined]
+        blocked_weight.ops = (Contract, Convolution)  # type: ignore[attr-defined]
         return blocked_weight
 
     def _blocked(self, builder: Builder, value: Value, fixed: set[str]) -> Value | None:
         op = value.op
+        if isinstance(op, Convolution):
+            return self._blocked_convolution(builder, value, op, fixed)
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
@@ -72,14 +86,50 @@ class Prepack(Pass):
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         rows = _rows(value, op)
         vectors = VECTORS_OF_ROW if isinstance(rows, int) and rows <= FEW_ROWS else VECTORS_OF_TILE
-        block = vectors * self.vector_bytes // max(1, value.tensor.dtype.compute.itemsize)
-        if not isinstance(extent, int) or not isinstance(depth, int):
-            return None
-        if extent * depth < SMALLEST or extent <= block:
+        block = self._columns(extent, depth, vectors, value.tensor.dtype)
+        if block is None:
             return None
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
         columns = matrix.apply(Block(block)).apply(Unblock(extent))
         return builder.emit(replace(op, right=summed + column), x, columns.value)
+
+    def _columns(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
+        """Columns of a block of a matrix: as many as a register tile has, or a few vectors less when a single row is
+        then cut without a rest; None when blocks do not pay."""
+        if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
+            return None
+        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
+        sizes = (number * lanes for number in range(vectors, vectors // 2, -1))
+        block = next((size for size in sizes if extent % size == 0), vectors * lanes)
+        return block if block < extent else None
+
+    def _blocked_convolution(
+        self, builder: Builder, value: Value, op: Convolution, fixed: set[str]
+    ) -> Value | None:
+        """convolution(x, w) -> reshape(blocked_convolution(x, blocks of w))"""
+        x, w = value.args
+        if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not _is_fixed(w, fixed):
+            return None
+        *inner, extent = w.tensor.static_shape
+        block = self._block(extent, math.prod(inner), VECTORS_OF_TILE, value.tensor.dtype)
+        if block is None:
+            return None
+        blocks = Node(builder, w).reshape((*inner, extent // block, block))
+        last = len(inner)
+        blocks = blocks.transpose((last, *range(last), last + 1))
+        made = builder.emit(
+            BlockedConvolution(op.strides, op.padding, op.dilation, op.groups, op.layout), x, blocks.value
+        )
+        return builder.emit(Reshape(value.shape), made)
+
+    def _block(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
+        """Columns of a block: the most vectors, up to those of the register tile, that divide the extent."""
+        if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
+            return None
+        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
+        sizes = (number * lanes for number in range(vectors, 0, -1))
+        block = next((size for size in sizes if extent % size == 0), extent)
+        return block if block != extent else None
 
 
 def _column(op: Contract) -> str | None:
@@ -117,3 +167,55 @@ def _is_fixed(value: Value, fixed: set[str]) -> bool:
             found = True
         stack.extend(item.args)
     return found
+
+
+def _blocks_of(value: Value) -> Value | None:
+    """The blocked tensor under a reshape that merges its last two axes."""
+    if not isinstance(value.op, Reshape):
+        return None
+    source = value.args[0]
+    if len(source.shape) != len(value.shape) + 1 or source.shape[:-2] != value.shape[:-1]:
+        return None
+    return source if _carries_product(source) else None
+
+
+def _carries_product(value: Value) -> bool:
+    """Whether elementwise ops lead from a blocked convolution to the value."""
+    seen: set[Value] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item.op, BlockedConvolution):
+            return True
+        if isinstance(item.op, Elementwise | Cast | Where) and item not in seen:
+            seen.add(item)
+            stack.extend(item.args)
+    return False
+
+
+def sink_reshape(builder: Builder, value: Value) -> Value | None:
+    """f(reshape(blocks), y) -> reshape(f(blocks, reshape(y)))"""
+    sources = [s for a in value.args if (s := _blocks_of(a)) is not None]
+    if not sources or any(s.shape != sources[0].shape for s in sources):
+        return None
+    shape = sources[0].shape
+    args = []
+    for arg in value.args:
+        blocks = _blocks_of(arg)
+        args.append(blocks if blocks is not None else _as_blocks(builder, arg, shape))
+    return builder.emit(Reshape(value.shape), builder.emit(value.op, *args))
+
+
+def _as_blocks(builder: Builder, value: Value, shape: tuple[Dim, ...]) -> Value:
+    if splat(value) is not None:
+        return splat_like(builder, value, shape)
+    if isinstance(value.op, Broadcast):
+        source = value.args[0]
+        rank = len(value.shape)
+        padded = (1,) * (rank - len(source.shape)) + source.shape
+        last = (1, 1) if padded[-1] == 1 else shape[-2:]
+        return Node(builder, source).reshape((*padded[:-1], *last)).broadcast_to(shape).value
+    return Node(builder, value).reshape(shape).value
+
+
+sink_reshape.ops = (*(k for k in Op.registry.values() if issubclass(k, Elementwise)), Cast, Where)  # type: ignore[attr-defined]

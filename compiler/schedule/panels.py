@@ -29,10 +29,8 @@ from ingot.compiler.schedule.tile import Cover, Tile
 from ingot.compiler.target import Target
 
 UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
-LINE_BYTES = 64
-SECOND_CACHE = 2  # locality of a prefetch
-UNROLLED_LINES = 16  # prefetches of a tile that are written out
-MOST_LINES = 64  # of the next panel that one tile asks for; with fewer tiles the panel is used too rarely to wait for
+LINE_BYTES = 64  # of a cache line
+SECOND_CACHE = 2  # locality of a hint: the first cache is full of what is used now
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ class ContractionTiles:
     outer_columns: tuple[tuple[int, int], ...] = ()  # the same of other axes that only columns have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
     unroll: int = UNROLL
-    chunks_inside: bool = False  # a panel sees all chunks before the next panel comes
+    chunks_inside: bool = False  # a panel sees all chunks before the next comes; not when rows are packed by chunks
+    fetch_panels: bool = False  # hint at the next stored panel of the right operand while this one is used
     parallel: bool = True
 
     def __post_init__(self) -> None:
@@ -69,10 +68,12 @@ class Contraction:
     right: Scalar
     row_axes: tuple[int, ...]  # kept axes that only the left factor mentions
     column_axes: tuple[int, ...]  # kept axes that only the right factor mentions, the last kept one among them
+    gathered: bool = False  # a row axis is several of the left operand's: it is cheap to read only when packed
 
 
 Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
 Right = Callable[[tuple[Dim, ...], Dim], Scalar]  # (point in chunk, lane in tile) -> right operand
+Ahead = Callable[..., Sequence[Statement]]  # the first of some points in a chunk -> hints at what comes later
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class PanelNest:
         ]
         self.partial = self._partial_place() if self.cut is not None else None
         self.left_panels = self._left_buffer() if tiles.pack_left else None
-        self.fetches_ahead = self._may_fetch_ahead()
+        self.chunks_inside = tiles.chunks_inside and not tiles.pack_left
 
     def _block_sizes(self) -> list[int]:
         sizes = [1] * len(self.form.kept)
@@ -223,7 +224,7 @@ class PanelNest:
 
     def _chunks(self, block: Block) -> tuple[Statement, ...]:
         """Panels inside chunks, or chunks inside panels: then the sums of a panel stay in the first cache."""
-        if self.tiles.chunks_inside:
+        if self.chunks_inside:
             return self._for_panels(
                 block,
                 lambda here, steps, lane, width: self._for_chunks(
@@ -286,59 +287,17 @@ class PanelNest:
     def _ahead(self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], lane: Dim) -> Mapping[Dim, Dim] | None:
         """Where the panel after this one starts: the next chunk, the next columns, or the next of the last outer
         column axis."""
-        if not self.fetches_ahead:
+        if not self.tiles.fetch_panels:
             return None
-        start: dict[Dim, Dim] = {**block.fixed, self.lane: lane, self.form.reduced[0]: chunk.starts[0]}
-        if self.tiles.chunks_inside:  # where columns are stored in blocks, the next block follows the last chunk
-            return {**start, self.form.reduced[0]: chunk.starts[0] + chunk.extents[0]}
+        start: dict[Dim, Dim] = {**block.fixed, self.lane: lane, **chunk.at(self.form.reduced, [0] * len(chunk.starts))}
+        if self.chunks_inside and self.cut is not None:
+            # where columns are stored in blocks, the next block follows the last chunk
+            axis = self.form.reduced[self.cut.axis]
+            return {**start, axis: start[axis] + chunk.extents[self.cut.axis]}
         if not steps:
             return {**start, self.lane: lane + self.columns}
-        return {
-            **start,
-            **self._outer_index(self.tiles.outer_columns, block.outer_columns, (*steps[:-1], steps[-1] + 1)),
-        }
-
-    def _may_fetch_ahead(self) -> bool:
-        """Whether several tiles share a panel that comes from memory in whole lines."""
-        right, form = self.found.right, self.form
-        if len(form.reduced) != 1 or not isinstance(right, Load):
-            return False
-        if scalars.group_stride(right, self.lane, self.tiles.width) != 1:
-            return False
-        return 0 < self._lines_of_tile() <= MOST_LINES
-
-    def _lines_of_tile(self) -> int:
-        """Lines of the next panel that each full tile of rows asks for; 0 where there are none."""
-        right = self.found.right
-        assert isinstance(right, Load)
-        tiles = self.tiles.row_block // self.tiles.rows * math.prod(size for _, size in self.tiles.outer_rows)
-        lines = self._room()[0] * (-(-self.columns * right.dtype.itemsize // LINE_BYTES))
-        return -(-lines // tiles) if self.row is not None else 0
-
-    def _fetch_ahead(self, panel: Panel, outer: tuple[Dim, ...], number: Dim) -> tuple[Statement, ...]:
-        """The part of the next panel that one tile asks for."""
-        if panel.ahead is None:
-            return ()
-        ahead, right, (reduced,) = panel.ahead, self.found.right, self.form.reduced
-        assert isinstance(right, Load)
-        before = self.tiles.row_block // self.tiles.rows  # tiles of one step of the outer axis
-        for (_, size), step in reversed(list(zip(self.tiles.outer_rows, outer, strict=True))):
-            number, before = number + step * before, before * size
-        of_row = -(-self.columns * right.dtype.itemsize // LINE_BYTES)  # lines of one step of the reduced axis
-        share = self._lines_of_tile()
-
-        def line(n: Dim) -> list[Statement]:
-            position = number * share + n
-            at = {
-                **ahead,
-                reduced: ahead[reduced] + position // of_row,
-                self.lane: ahead[self.lane] + position % of_row * (LINE_BYTES // right.dtype.itemsize),
-            }
-            found = scalars.substitute(right, at)
-            assert isinstance(found, Load)
-            return [Prefetch(found.buffer, found.index, SECOND_CACHE)]
-
-        return build.loop("line", share, line, "unrolled" if share <= UNROLLED_LINES else "serial")
+        following = (*steps[:-1], steps[-1] + 1)
+        return {**start, **self._outer_index(self.tiles.outer_columns, block.outer_columns, following)}
 
     def _panel(self, block: Block, chunk: Chunk, panel: Panel) -> list[Statement]:
         """A panel of columns against all rows of the block."""
@@ -366,8 +325,8 @@ class PanelNest:
                 row = block.row_start + place
                 each = Tile(fixed, self.row, row, piece.size, self.lane, panel.lane, panel.width, self.tiles.width)
                 left = self._left(each, block, (*outer, place), chunk)
-                fetch = self._fetch_ahead(panel, outer, i) if piece.size == self.tiles.rows else ()
-                return (*fetch, *self._tile(each, left, self._right(each, packed, chunk), chunk))
+                ahead = self._fetch_panel(panel, (*outer, piece.start // self.tiles.rows + i), chunk)
+                return self._tile(each, left, self._right(each, packed, chunk), chunk, ahead)
 
             result.extend(build.loop("i", piece.count, one))
         return result
@@ -398,6 +357,36 @@ class PanelNest:
             return Load(panel, (*index, lane))
 
         return direct if panel is None else packed
+
+    def _fetch_panel(self, panel: Panel, place: tuple[Dim, ...], chunk: Chunk) -> Ahead | None:
+        """Hints at the same points of the next panel, divided among the tiles of rows that read this one: each fetches
+        other points of a group. `place` says which tile it is, along the outer row axes and rows."""
+        if panel.ahead is None:
+            return None
+        start = panel.ahead
+        counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)]
+        number: Dim = 0
+        for step, count in zip(place, counts, strict=True):
+            number = number * count + step
+        share = -(-self.tiles.unroll // math.prod(counts))
+
+        def ahead(*first: Dim) -> list[Statement]:
+            *points, last = first
+            result: list[Statement] = []
+            for n in range(share):
+                index = (*points, last + (number * share + n) % self.tiles.unroll)
+                at = {**start, **{v: start[v] + i for v, i in zip(self.form.reduced, index, strict=True)}}
+                found = scalars.substitute(self.found.right, at)
+                assert isinstance(found, Load)
+                *outer, lane = found.index
+                per_line = LINE_BYTES // found.dtype.itemsize
+                result += [
+                    Prefetch(found.buffer, (*outer, lane + offset), SECOND_CACHE)
+                    for offset in range(0, self.columns, per_line)
+                ]
+            return result
+
+        return ahead
 
     def _pack_right(self, panel: Buffer, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> tuple[Statement, ...]:
         """panel[k..., l] = right(k, lane + l), for the points of a chunk"""
@@ -457,7 +446,9 @@ class PanelNest:
 
     # --- the tile -------------------------------------------------------------------------------------------
 
-    def _tile(self, each: Tile, left: Left, right: Right, chunk: Chunk) -> tuple[Statement, ...]:
+    def _tile(
+        self, each: Tile, left: Left, right: Right, chunk: Chunk, ahead: Ahead | None
+    ) -> tuple[Statement, ...]:
         sums = each.register(self.accumulation.mark.name, self.accumulation)
 
         def point(*index: Dim) -> tuple[Statement, ...]:
@@ -471,7 +462,7 @@ class PanelNest:
         chain = (
             Alloc(sums),
             *tile.clear(each, [sums], self.form),
-            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll),
+            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
         )
         if chunk.first is None or chunk.last is None:
             return (*chain, *tile.finish(each, [sums], self.form))

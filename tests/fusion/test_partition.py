@@ -114,7 +114,7 @@ def test_matrix_products_take_their_epilogue(function):
 
 def test_convolutions_take_their_epilogue():
     """A strided convolution (which has no other way) with the norm folded in, bias and activation behind it."""
-    model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1, stride=2))
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, stride=2))
     plan = plan_of(model, ingot.f32["batch", 3, 33, 33])
     (first, *_) = [ops for ops in kernels(plan) if "convolution" in ops]
     assert len(first) == 2, kernels(plan)

@@ -9,7 +9,7 @@ from ingot.compiler.ir.graph import Builder, Graph
 from ingot.compiler.ir.interpret import run_graph
 from ingot.compiler.ir.types import TensorType, f32, f64
 from ingot.compiler.ops.base import Node
-from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose
+from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose, ConvolutionWeightGradient
 from ingot.compiler.ops.winograd import ERROR_BOUND, WinogradConvolution
 from ingot.compiler.options import Options
 from ingot.compiler.passes.winograd import Winograd
@@ -169,3 +169,45 @@ def test_bits_do_not_depend_on_batch_or_threads():
         assert np.array_equal(np.asarray(Executable(program, threads=1)(x[n : n + 1])), whole[n : n + 1])
     alone = compile_graph(graph_of(f32[1, 21, 18, 32], f32[3, 3, 32, 48]), Options(cache=False)).program
     assert np.array_equal(np.asarray(Executable(alone)(x[:1])), whole[:1])
+
+
+# --- the gradient for the weights -----------------------------------------------------------------
+
+
+def gradient_graph(x: TensorType, outputs: int, padding: object = ((1, 1), (1, 1))) -> Graph:
+    builder = Builder()
+    op = ConvolutionWeightGradient(**{**PLAIN, "padding": padding}, taps=(3, 3))  # type: ignore[arg-type]
+    batch, height, width, _ = x.shape
+    (low, high), (left, right) = padding  # type: ignore[misc]
+    g = f32[batch, height + low + high - 2, width + left + right - 2, outputs]
+    y = builder.emit(op, builder.input("x", x), builder.input("g", g))
+    return Graph("g", builder.inputs, (y,))
+
+
+def test_the_gradient_of_a_weight_is_interpolated():
+    made = Winograd()(gradient_graph(f32["n", 16, 16, 64], 64))
+    assert names(made) == ["winograd_data", "winograd_cotangent", "contract", "winograd_weight_gradient"]
+    assert names(Winograd()(gradient_graph(f32["n", 16, 16, 1], 8))) == ["convolution_weight_gradient"]
+
+
+@pytest.mark.parametrize(
+    ("x", "outputs", "padding"),
+    [
+        (f32[2, 16, 16, 32], 32, ((1, 1), (1, 1))),
+        (f32["n", 11, 14, 24], 40, ((1, 1), (1, 1))),
+        (f32[3, 9, 10, 40], 17, ((0, 1), (2, 0))),
+    ],
+)
+def test_the_gradient_of_a_weight_is_within_the_bound(x: TensorType, outputs: int, padding: object):
+    graph = gradient_graph(x, outputs, padding)
+    op = graph.outputs[0].op
+    assert isinstance(op, ConvolutionWeightGradient)
+    assert "winograd_data" in names(Winograd()(graph))
+    rng = np.random.default_rng(4)
+    shapes = [tuple(3 if not isinstance(d, int) else d for d in v.shape) for v in graph.inputs]
+    image, cotangent = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    exact = op.evaluate(image.astype(np.float64), cotangent.astype(np.float64))
+    program = compile_graph(graph, Options(cache=False)).program
+    found = np.asarray(Executable(program, threads=1)(image, cotangent))
+    assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
+    assert np.array_equal(np.asarray(Executable(program, threads=2)(image, cotangent)), found)
