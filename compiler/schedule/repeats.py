@@ -17,21 +17,21 @@ from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.ir.text.tensor import print_kernel
 from ingot.compiler.ir.traverse import kernel_dims, symbols_in
-from ingot.compiler.schedule.result import Scheduled
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 
 
 class Repeats:
     """A schedule for kernels of one program that remembers what it has scheduled."""
 
-    def __init__(self, schedule: Callable[[Kernel], Scheduled]) -> None:
+    def __init__(self, schedule: Callable[[Kernel, ScheduleOptions], Scheduled]) -> None:
         self._schedule = schedule
-        self._known: dict[tuple[str, tuple[Symbol, ...]], Scheduled] = {}
+        self._known: dict[tuple[str, tuple[Symbol, ...], str], Scheduled] = {}
 
-    def __call__(self, kernel: Kernel) -> Scheduled:
-        key = print_kernel(kernel, neutral=True), symbols_in(kernel_dims(kernel))
+    def __call__(self, kernel: Kernel, options: ScheduleOptions) -> Scheduled:
+        key = print_kernel(kernel, neutral=True), symbols_in(kernel_dims(kernel)), repr(options)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._schedule(kernel)
+            known = self._known[key] = self._schedule(kernel, options)
             return known
         return _repeated(known, kernel)
 
