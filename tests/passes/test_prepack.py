@@ -126,3 +126,10 @@ def test_blocks_of_a_single_row_divide_the_columns():
     weight = generator.normal(size=(64, 1000)).astype(np.float32)
     graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[1, 64]]).graph
     assert contraction(Prepack()(graph)).args[1].shape == (25, 64, 40)
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(128, 16), (120, 24), (1000, 8)])
+def test_blocks_of_several_rows_divide_the_columns(columns, blocks):
+    weight = generator.normal(size=(64, columns)).astype(np.float32)
+    graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[40, 64]]).graph
+    assert contraction(Prepack()(graph)).args[1].shape[-1] == blocks
