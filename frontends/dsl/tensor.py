@@ -8,7 +8,7 @@ NumPy's names. Every op of the registry is a method too. Nothing is computed her
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,18 @@ from ingot.compiler.ir.symbolic import Dim, Expr
 from ingot.compiler.ir.types import DTYPES, DType, as_dim, bf16, boolean, dtype_of, f16, f32, i64
 from ingot.compiler.ops.base import Node, Op, OpTypeError, broadcast_shapes, normalize_axes
 from ingot.compiler.ops.contraction import matmul
-from ingot.compiler.ops.movement import concat, tril, triu
+from ingot.compiler.ops.movement import tril, triu
 from ingot.compiler.ops.structure import Constant
 from ingot.frontends.dsl.indexing import index
 from ingot.frontends.dsl.trace import Trace
 
 Axis = int | Sequence[int] | None
 
+# NumPy's array functions on tensors, by name: filled by frontends/dsl/arrays.py
+ARRAY_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+
 # NumPy's names of functions where ours differ
-_UFUNCS = {
+UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "power": "pow", "float_power": "pow",
     "remainder": "mod", "negative": "neg", "absolute": "abs", "fabs": "abs", "rint": "round", "isnan": "is_nan",
     "isinf": "is_inf", "isfinite": "is_finite", "invert": "bitwise_not", "left_shift": "shift_left",
@@ -171,6 +174,12 @@ class Tensor(Node):
 
     __rand__, __ror__, __rxor__ = Node.__and__, Node.__or__, Node.__xor__
 
+    def __divmod__(self, other: object) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: object) -> tuple[Any, Any]:
+        return other // self, other % self  # type: ignore[operator]
+
     def __pos__(self) -> Tensor:
         return self
 
@@ -195,7 +204,7 @@ class Tensor(Node):
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:  # type: ignore[override]
         """NumPy's functions on a tensor are the ops of the same name: np.exp(x), np.maximum(x, 0), array + x."""
-        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        name = UFUNCS.get(ufunc.__name__, ufunc.__name__)
         if method != "__call__" or keywords or not (name == "matmul" or name in Op.registry):
             raise IngotTypeError(
                 Code.OP_ARGUMENTS, f"np.{ufunc.__name__} has no counterpart for tensors", self.builder.here()
@@ -207,6 +216,24 @@ class Tensor(Node):
             return self.apply(kind())
         left, right = inputs
         return left._binary(name, right) if isinstance(left, Tensor) else right._binary(name, left, True)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: object, args: Sequence[Any], keywords: dict[str, Any]
+    ) -> Any:
+        """np.concatenate([x, y]), np.roll(x, 1), ...: our function of that name."""
+        known = ARRAY_FUNCTIONS.get(function.__name__)
+        if known is None:
+            raise IngotTypeError(
+                Code.OP_ARGUMENTS, f"np.{function.__name__} has no counterpart for tensors", self.builder.here()
+            )
+        try:
+            return known(*args, **{name: given for name, given in keywords.items() if name != "out" or given is not None})
+        except TypeError as error:
+            if isinstance(error, IngotError):
+                raise
+            raise IngotTypeError(
+                Code.OP_ARGUMENTS, f"np.{function.__name__} on tensors: {error}", self.builder.here()
+            ) from None
 
     # --- what a traced tensor refuses ----------------------------------------------------------------
 
@@ -312,6 +339,9 @@ class Tensor(Node):
                 raise IngotValueError(Code.OP_ARGUMENTS, f"squeeze: axis {n} of {self!r} is not 1", self.builder.here())
         return self.reshape(*(d for n, d in enumerate(self.shape) if n not in chosen))
 
+    def expand_dims(self, *axis: Any) -> Any:
+        return Node.expand_dims(self, *(axis[0] if len(axis) == 1 and isinstance(axis[0], tuple | list) else axis))
+
     def unsqueeze(self, axis: int) -> Any:
         return self.expand_dims(axis)
 
@@ -323,16 +353,19 @@ class Tensor(Node):
     def _reduce(self, name: str, axis: Axis, keepdims: bool) -> Any:
         return Node.reduce(self, name, self._axes(axis, name), keepdims)
 
-    def sum(self, axis: Axis = None, keepdims: bool = False) -> Any:  # type: ignore[override]
-        source = self.astype(i64) if self.dtype == boolean else self
+    def _as_wide_as(self, dtype: object) -> Any:
+        return self if dtype is None else self.astype(dtype)
+
+    def sum(self, axis: Axis = None, keepdims: bool = False, *, dtype: object = None) -> Any:  # type: ignore[override]
+        source = self.astype(i64) if self.dtype == boolean and dtype is None else self._as_wide_as(dtype)
         return source._reduce("sum", axis, keepdims)
 
-    def mean(self, axis: Axis = None, keepdims: bool = False) -> Any:
+    def mean(self, axis: Axis = None, keepdims: bool = False, *, dtype: object = None) -> Any:
         source = self if self.dtype.is_float else self.astype(f32)
-        return source._reduce("mean", axis, keepdims)
+        return source._as_wide_as(dtype)._reduce("mean", axis, keepdims)
 
-    def prod(self, axis: Axis = None, keepdims: bool = False) -> Any:
-        return self._reduce("prod", axis, keepdims)
+    def prod(self, axis: Axis = None, keepdims: bool = False, *, dtype: object = None) -> Any:
+        return self._as_wide_as(dtype)._reduce("prod", axis, keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Any:
         return self._reduce("max", axis, keepdims)
@@ -349,14 +382,16 @@ class Tensor(Node):
     def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Any:
         return self._reduce("logsumexp", axis, keepdims)
 
-    def var(self, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
+    def var(self, axis: Axis = None, correction: int = 0, keepdims: bool = False, *, ddof: int = 0) -> Any:
+        """Divided by the count less `correction`, which NumPy also calls `ddof`."""
+        correction = correction or ddof
         axes = tuple(sorted(self._axes(axis, "var")))
         kind: Any = Op.registry["var"]
         result = self.apply(kind(axes=axes, correction=correction))
         return result.reshape(*(1 if n in axes else d for n, d in enumerate(self.shape))) if keepdims else result
 
-    def std(self, axis: Axis = None, correction: int = 0, keepdims: bool = False) -> Any:
-        return self.var(axis, correction, keepdims).sqrt()
+    def std(self, axis: Axis = None, correction: int = 0, keepdims: bool = False, *, ddof: int = 0) -> Any:
+        return self.var(axis, correction, keepdims, ddof=ddof).sqrt()
 
     def _position(self, name: str, axis: int | None, keepdims: bool) -> Any:
         source = self.flatten() if axis is None else self
@@ -387,6 +422,65 @@ class Tensor(Node):
 
     clamp = clip
 
+    # --- cumulative, order, choice --------------------------------------------------------------------
+
+    def _along(self, name: str, axis: int | None, **fields: Any) -> Any:
+        """An op with an `axis`, on all elements in a row when there is none."""
+        source = self.ravel() if axis is None else self
+        kind: Any = Op.registry[name]
+        return source.apply(kind(axis=source._axes(0 if axis is None else axis, name)[0], **fields))
+
+    def cumsum(self, axis: int | None = None, **fields: Any) -> Any:
+        return self._along("cumsum", axis, **fields)
+
+    def cumprod(self, axis: int | None = None, **fields: Any) -> Any:
+        return self._along("cumprod", axis, **fields)
+
+    def sort(self, axis: int | None = -1, **fields: Any) -> Any:
+        """In order along an axis, as a new tensor."""
+        return self._along("sort", axis, **fields)
+
+    def argsort(self, axis: int | None = -1, **fields: Any) -> Any:
+        return self._along("argsort", axis, **fields)
+
+    def round(self, decimals: int = 0) -> Any:
+        """To the nearest, halves to even."""
+        kind: Any = Op.registry["round"]
+        if decimals == 0 or not self.dtype.is_float:
+            return self.apply(kind())
+        scale = 10.0 ** abs(decimals)
+        return (self * scale).apply(kind()) / scale if decimals > 0 else (self / scale).apply(kind()) * scale
+
+    def take(self, indices: Any, axis: int | None = None) -> Any:
+        """Slices by their numbers; elements of the flattened tensor when no axis is named."""
+        source = self.ravel() if axis is None else self
+        (place,) = source._axes(0 if axis is None else axis, "take")
+        return source[(*[slice(None)] * place, np.asarray(indices) if isinstance(indices, list) else indices)]
+
+    def repeat(self, repeats: int, axis: int | None = None) -> Any:
+        """Each slice several times, one after the other."""
+        source = self.ravel() if axis is None else self
+        (place,) = source._axes(0 if axis is None else axis, "repeat")
+        shape = source.shape
+        spread = source.expand_dims(place + 1).broadcast_to((*shape[: place + 1], repeats, *shape[place + 1 :]))
+        return spread.reshape(*shape[:place], shape[place] * repeats, *shape[place + 1 :])
+
+    def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        kind: Any = Op.registry["diagonal"]
+        rows, columns = self._axes((axis1, axis2), "diagonal")
+        others = [n for n in range(self.rank) if n not in (rows, columns)]
+        return self.transpose(*others, rows, columns).apply(kind(offset=offset))
+
+    def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+        return self.diagonal(offset, axis1, axis2).sum(-1)
+
+    def full_like(self, value: object, dtype: object = None) -> Any:
+        return self.full(self.shape, value, None if dtype is None else as_dtype(dtype))
+
+    def copy(self) -> Any:
+        """Itself: a tensor cannot be changed."""
+        return self
+
     def tril(self, offset: int = 0) -> Any:
         return tril(self, offset)
 
@@ -403,5 +497,19 @@ class Tensor(Node):
         return f"Tensor({self.value.type!r})"
 
 
-def concatenate(parts: Sequence[Any], axis: int = 0) -> Any:
-    return concat(parts, axis)
+def first_tensor(args: Sequence[Any], name: str) -> Tensor:
+    """The first tensor among the arguments of a function, also inside lists."""
+    for item in args:
+        if isinstance(item, Tensor):
+            return item
+        if isinstance(item, list | tuple):
+            found = [t for t in item if isinstance(t, Tensor)]
+            if found:
+                return found[0]
+    raise IngotTypeError(Code.NO_TENSOR_ARGUMENT, f"ingot.{name} is given no traced tensor")
+
+
+def tensors_of(args: Sequence[Any], name: str) -> list[Tensor]:
+    """Arrays and numbers become tensors of the trace that the tensors among them belong to."""
+    sample = first_tensor(args, name)
+    return [sample._coerce(a) for a in args]

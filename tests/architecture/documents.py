@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot import cli
+from ingot import cli, nn
 
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -72,7 +72,11 @@ def is_program(text: str) -> bool:
 
 
 def run_document(path: Path) -> None:
-    """Run a document's blocks in the current folder; AssertionError when one prints something else than shown."""
+    """Run a document's blocks in the current folder; AssertionError when one prints something else than shown.
+
+    Its layers begin with the weights that they have in a process of their own.
+    """
+    nn.seed(0)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed = None
     for block in blocks_of(path.read_text(encoding="utf-8")):

@@ -10,6 +10,7 @@ from ingot.runtime.program import Program
 SOURCE = """
 from ingot import nn
 
+nn.seed(0)
 net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
 
 class Doubling(nn.Module):

@@ -43,6 +43,7 @@ from ingot.frontends.dsl.nn.layers import (
     Softplus,
     Softsign,
     Tanh,
+    seed,
 )
 from ingot.frontends.dsl.nn.losses import (
     binary_cross_entropy,
@@ -137,4 +138,5 @@ __all__ = [
     "losses",
     "mse",
     "nll",
+    "seed",
 ]

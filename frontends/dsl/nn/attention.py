@@ -26,7 +26,7 @@ class MultiHeadAttention(Module):
     ) -> None:
         if width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}")
-        source = generator_of(generator, "attention", width, heads)
+        source = generator_of(generator)
         self.heads = heads
         self.causal = causal
         self.query = Linear(width, width, bias, generator=source)
@@ -60,7 +60,7 @@ class TransformerBlock(Module):
         dropout: float = 0.0,
         generator: Generator = None,
     ) -> None:
-        source = generator_of(generator, "block", width, heads)
+        source = generator_of(generator)
         hidden = hidden or 4 * width
         self.norm1 = LayerNorm(width)
         self.attention = MultiHeadAttention(width, heads, causal, dropout=dropout, generator=source)

@@ -42,7 +42,7 @@ class _Convolution(Module):
         self.dilation = pair(dilation, self.space)
         self.padding = explicit_padding(padding, size, self.stride, self.dilation)
         self.groups = groups
-        source = generator_of(generator, "convolution", inputs, outputs, size)
+        source = generator_of(generator)
         self.weight = initializer(self._weight_shape(inputs, outputs, size), source)
         self.bias = np.zeros(outputs, np.float32) if bias else None
 

@@ -1,12 +1,13 @@
 """Dense layers, containers, activations, embedding, dropout.
 
-Every layer takes `generator` (or a seed) for its initial values, so that a model is reproducible; without
-one each layer draws from its own fixed seed of the layer's shape, which is reproducible too.
+Every layer takes `generator` (or a seed) for its initial values. Without one it takes the next number of a
+sequence that starts at the same place in every process (`seed` starts it elsewhere, or again), so that layers
+begin with different weights and a program begins with the same ones each time it runs.
 """
 
 from __future__ import annotations
 
-import zlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,11 +21,34 @@ from ingot.frontends.dsl.nn.initializers import Initializer
 Generator = np.random.Generator | int | None
 
 
-def generator_of(given: Generator, *about: object) -> np.random.Generator:
-    """The generator given, or one seeded by a number or by the layer's description."""
+class _Seeds:
+    """Seeds for layers that were given none: (start, 0), (start, 1), ..."""
+
+    def __init__(self) -> None:
+        self.restart(0)
+
+    def restart(self, start: int) -> None:
+        self._pairs = zip(itertools.repeat(start), itertools.count())
+
+    def take(self) -> tuple[int, int]:
+        return next(self._pairs)
+
+
+_seeds = _Seeds()
+
+
+def seed(start: int) -> None:
+    """Layers made from now on without a generator have the initial values that this number stands for."""
+    if start < 0:
+        raise ValueError(f"a seed is 0 or more, not {start}")
+    _seeds.restart(start)
+
+
+def generator_of(given: Generator) -> np.random.Generator:
+    """The generator given, one seeded by the number given, or the next one of the process."""
     if isinstance(given, np.random.Generator):
         return given
-    return np.random.default_rng(zlib.crc32(repr(about).encode()) if given is None else given)
+    return np.random.default_rng(_seeds.take() if given is None else given)
 
 
 class Linear(Module):
@@ -38,7 +62,7 @@ class Linear(Module):
         initializer: Initializer = initializers.he_uniform,
         generator: Generator = None,
     ) -> None:
-        source = generator_of(generator, "linear", inputs, outputs)
+        source = generator_of(generator)
         self.weight = initializer((inputs, outputs), source)
         self.bias = np.zeros(outputs, np.float32) if bias else None
 
@@ -53,7 +77,7 @@ class Embedding(Module):
     def __init__(
         self, count: int, width: int, initializer: Initializer | None = None, generator: Generator = None
     ) -> None:
-        source = generator_of(generator, "embedding", count, width)
+        source = generator_of(generator)
         self.weight = (initializer or initializers.normal(0.02))((count, width), source)
 
     def forward(self, index: Any) -> Any:

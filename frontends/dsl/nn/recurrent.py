@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ingot.frontends.dsl.arrays import concatenate
 from ingot.frontends.dsl.functions import scan
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.nn import initializers
 from ingot.frontends.dsl.nn.layers import Generator, generator_of
-from ingot.frontends.dsl.tensor import concatenate
 
 
 class _Cell(Module):
@@ -106,7 +106,7 @@ class _Recurrent(Module):
         batch_first: bool = False,
         generator: Generator = None,
     ) -> None:
-        source = generator_of(generator, type(self).__name__, inputs, width, layers)
+        source = generator_of(generator)
         self.batch_first = batch_first
         self.directions = 2 if bidirectional else 1
         self.cells = []

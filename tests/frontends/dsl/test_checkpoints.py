@@ -11,6 +11,7 @@ from ingot import data, nn, optim
 
 def make_trainer(optimizer=None):
     """Everything that keeps state: Adam's averages, running statistics, dropout's key, a schedule's step."""
+    nn.seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm(16), nn.ReLU(), nn.Dropout(0.2, seed=3), nn.Linear(16, 3))
     optimizer = optimizer or optim.AdamW(optim.cosine(1e-2, 40, warmup=5), clip_norm=1.0)
 

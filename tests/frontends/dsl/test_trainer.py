@@ -266,7 +266,7 @@ KILLED_WHILE_SAVING = """
     from ingot import nn, optim
     from ingot.frontends.dsl import trainer as module
 
-    model = nn.Linear(300, 300)
+    model = nn.Linear(300, 300, generator=0)
     loss = lambda m, x: (m(x) ** 2).mean()
     trainer = ingot.Trainer(model, loss, optim.Adam(0.1), ingot.f32[2, 300])
     trainer.save(sys.argv[1])
@@ -304,7 +304,7 @@ def test_killed_while_saving_the_old_checkpoint_remains(tmp_path):
         [sys.executable, "-c", textwrap.dedent(KILLED_WHILE_SAVING), str(path)], capture_output=True, text=True
     )
     assert process.returncode == -signal.SIGKILL, process.stderr
-    model = nn.Linear(300, 300)
+    model = nn.Linear(300, 300, generator=0)
     initial = model.weight.copy()
     trainer = ingot.Trainer(model, lambda m, x: (m(x) ** 2).mean(), optim.Adam(0.1), ingot.f32[2, 300])
     model.weight[...] = 0
@@ -426,3 +426,17 @@ def test_compiling_does_not_change_the_module():
 def test_a_module_prints_its_parameters():
     text = repr(nn.Sequential(nn.Linear(4, 3)).layers[0])
     assert "weight: float32[4, 3]" in text
+
+
+def test_layers_begin_with_different_weights_and_a_seed_brings_them_back():
+    nn.seed(3)
+    first, second = nn.Linear(4, 4).weight, nn.Linear(4, 4).weight
+    nn.seed(3)
+    again = nn.Linear(4, 4).weight
+    nn.seed(4)
+    other = nn.Linear(4, 4).weight
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, other)
+    with pytest.raises(ValueError, match="0 or more"):
+        nn.seed(-1)
