@@ -26,11 +26,11 @@ from ingot.compiler.memory.arena import Arena, Request, plan_arena
 from ingot.compiler.ops.base import Condition, Op
 from ingot.compiler.ops.control import If, Scan, While
 from ingot.compiler.schedule.epilogue import finishing
-from ingot.compiler.schedule.result import Scheduled
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 from ingot.runtime.abi import Failure
 
-Schedule = Callable[[Kernel], Scheduled]
+Schedule = Callable[[Kernel, ScheduleOptions], Scheduled]
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ class _Assembler:
         self.plans: list[tuple[str, FusionPlan]] = []
         self.notes: list[str] = []
         self.names: dict[str, int] = {}
+        self.leaving: set[Buffer] = set()  # results of the program that are not states
 
     def program(self, graph: Graph, conditions: Sequence[Condition] = ()) -> Assembly:
         plan = self._plan(graph)
@@ -121,6 +122,8 @@ class _Assembler:
         roles = ("argument", "state", "constant")
         inputs = [v for role in roles for v in graph.inputs if input_of(v).role == role]
         parameters = [plan.buffers[v] for v in inputs]
+        updated = set(graph.updates.values())
+        self.leaving = {buffer for number, buffer in enumerate(plan.outputs) if number not in updated}
         work = [self._work(step) for step in plan.steps]
         outputs = list(plan.outputs)
         self._protect_states(graph, plan, work, outputs)
@@ -233,7 +236,8 @@ class _Assembler:
                 return self._region(step)
 
     def _kernel(self, kernel: Kernel, ops: tuple[str, ...], sources: tuple[str, ...] = ()) -> _Work:
-        scheduled = self.schedule(kernel)
+        leaving = all(buffer in self.leaving for buffer in kernel.outputs)
+        scheduled = self.schedule(kernel, ScheduleOptions(leaving=leaving))
         function = scheduled.function
         self.kernels.append(
             PlacedKernel(function.name, scheduled.recipe, scheduled.reason, scheduled.decisions, ops, sources, kernel)

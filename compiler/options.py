@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 
+SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "min": 60.0}
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -31,6 +32,7 @@ class Options:
     fold_elements: int = 1 << 20  # constant folding stops at results larger than this
     passes: tuple[str, ...] | None = None  # names of the passes to run; None: all
     profile: bool = True  # include the entry point that times each kernel
+    tune: float | None = None  # seconds to look for faster schedules by measuring them
     verify: bool = _shown(False)  # type: ignore[assignment]  # verify the IR after every pass
     dump: str | None = _shown(None)  # type: ignore[assignment]  # a folder: write every stage there
     cache: bool = _shown(True)  # type: ignore[assignment]
@@ -49,6 +51,8 @@ class Options:
             raise IngotTypeError(Code.BAD_OPTION, f"unknown option {', '.join(unknown)}; the options are {known}")
         if isinstance(changes.get("memory_budget"), str):
             changes["memory_budget"] = parse_bytes(str(changes["memory_budget"]))
+        if isinstance(changes.get("tune"), str):
+            changes["tune"] = parse_seconds(str(changes["tune"]))
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @staticmethod
@@ -76,3 +80,16 @@ def parse_bytes(text: str) -> int:
         raise IngotValueError(
             Code.BAD_OPTION, f"{text!r} is not a size", hint="write for instance 64MB or 1.5GiB"
         ) from None
+
+
+def parse_seconds(text: str) -> float:
+    """ "10s", "500 ms", "2min" or "10"."""
+    stripped = text.strip().lower()
+    digits = stripped.rstrip("msin ")
+    try:
+        seconds = float(digits) * SECONDS[stripped[len(digits) :].strip()]
+    except (KeyError, ValueError):
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise IngotValueError(Code.BAD_OPTION, f"{text!r} is not a time", hint="write for instance 10s, 500ms or 2min")
+    return seconds

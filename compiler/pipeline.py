@@ -25,6 +25,7 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Role, input_of
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Symbol
+from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.ir.text.dump import load_dump, save_dump
 from ingot.compiler.ir.text.graph import parse_graph, print_graph
 from ingot.compiler.ir.text.loops import print_function
@@ -32,7 +33,7 @@ from ingot.compiler.ir.text.tensor import print_kernel
 from ingot.compiler.ir.traverse import symbols_in
 from ingot.compiler.ir.types import TensorType, dim_text
 from ingot.compiler.ir.verify.graph import verify_graph
-from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.base import Condition, Op
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import Decompose
 from ingot.compiler.passes.fold_batch_norm import FoldBatchNorm
@@ -48,7 +49,9 @@ from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
 from ingot.compiler.report import build_report, with_sources, without_sources
 from ingot.compiler.schedule.choose import schedule
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
+from ingot.compiler.tuning import Tuner
 from ingot.runtime.cache import Cache
 from ingot.runtime.image import Image
 from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
@@ -98,9 +101,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     if options.dump is not None:
         folded = _folded(graph.constants, split.prologue)
         dumper.graph("constants", replace(split.main, constants={**graph.constants, **folded}))
-    assembly = assemble(
-        split.main, lambda kernel: schedule(kernel, target), options.fuse, conditions_of(graph), target
-    )
+    assembly = _assembled(split.main, conditions_of(graph), options, target, cache)
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
     code = compile_functions(
@@ -121,6 +122,24 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
         cache.put(key, _to_cache(kept, code.image, prologue))
     constants = _constants(manifest, graph.constants, split.prologue)
     return Compiled(Program(manifest, code.image, constants), split.main, assembly, False, code.objects)
+
+
+def _assembled(
+    graph: Graph, conditions: Sequence[Condition], options: Options, target: Target, cache: Cache | None
+) -> Assembly:
+    """The program of the passes' result; with a budget for it, of schedules that were measured."""
+
+    def by_rule(kernel: Kernel, choices: ScheduleOptions) -> Scheduled:
+        return schedule(kernel, target, choices)
+
+    assembly = assemble(graph, by_rule, options.fuse, conditions, target)
+    if options.tune is None:
+        return assembly
+    if target != Target.host():
+        raise IngotValueError(Code.BAD_OPTION, "schedules can be measured on this machine only: tune needs its target")
+    tuner = Tuner(target, options.tune, cache, _SOURCES)
+    tuner.tune(placed.kernel for placed in assembly.kernels if placed.kernel is not None)
+    return assemble(graph, tuner.schedule, options.fuse, conditions, target)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:

@@ -42,7 +42,7 @@ def main() -> None:
     show("Level 1 after the passes: relu is a choice now", print_graph(optimised))
 
     target = Target.host()
-    assembly = assemble(optimised, lambda kernel: schedule(kernel, target))
+    assembly = assemble(optimised, lambda kernel, choices: schedule(kernel, target, choices))
     for name, plan in assembly.plans:
         show(f"Fusion decisions of {name}, each with its reason", str(plan))
     for placed in assembly.kernels:

@@ -18,7 +18,7 @@ convention):
               been partly updated.
 
     Pointers of empty tensors may have any value and are never dereferenced.  All others are aligned to the
-    dtype's size; constants, the executable's own states and freshly allocated outputs to 64 bytes.  Inputs
+    dtype's size; constants, the executable's own states and large outputs that it allocates to 64 bytes.  Inputs
     are only read; they may overlap one another, never an output or a state that is updated.
 
 `ingot_entry_profile(ptr buffers, ptr dims, ptr arena, ptr pool, ptr failure, ptr times) -> i32`

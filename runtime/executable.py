@@ -1,7 +1,7 @@
 """A program that can be called: NumPy arrays in, NumPy arrays out.
 
-A call checks its arguments, fills a table of pointers and makes one foreign call; nothing is allocated but
-the outputs.  What does not change between calls (pointers of constants and states, shapes, the arena) is
+A call checks its arguments, fills a table of pointers and makes one foreign call, a few microseconds in all;
+nothing is allocated but the outputs.  What does not change between calls (pointers of constants and states, shapes, the arena) is
 kept in contexts, one per call in flight, so several Python threads may call one executable at once.
 Programs that update states run one call at a time.
 
@@ -16,7 +16,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -31,14 +31,18 @@ from ingot.runtime.profile import Profile
 from ingot.runtime.program import PathLike, Program
 from ingot.runtime.report import Report
 from ingot.runtime.shapes import Plan, Planner
-from ingot.runtime.storage import address_of, aligned_copy, aligned_empty, overlap
+from ingot.runtime.storage import address_of, aligned_copy, aligned_empty, result_array
 from ingot.runtime.threads import PoolHandle, shared_pool, thread_limit
 
 _POINTER = ctypes.c_void_p
 _ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
 _ENTRY_PROFILE = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 6)
 _ARRAY = np.ndarray
+_EMPTY = np.empty
 _USABLE = 0x101  # NumPy's flags: C-contiguous and aligned
+_WRITEABLE = 0x501  # and writeable
+
+Entry = Callable[[int, int, int, int, int], int]
 
 
 class _Context:
@@ -88,11 +92,12 @@ class Executable:
         if manifest.parallel and self.threads > 1:
             self._pool = shared_pool(self._image, self.threads)
         self._input_count = len(manifest.inputs)
-        self._input_dtypes = [spec.numpy_dtype for spec in manifest.inputs]
         first_output = self._input_count + len(manifest.states) + len(manifest.constants)
-        self._result_slots = [
+        slots = [
             first_output + index for index, spec in enumerate(manifest.outputs) if spec.name not in manifest.aliases
         ]
+        self._result_slots = list(enumerate(slots))
+        self._arrange: Callable[[Any], Any] | None = None  # what callers get, made of what the program returns
         self._constants = [aligned_copy(program.constants[spec.name]) for spec in manifest.constants]
         self._states = {spec.name: state for spec in manifest.states if (state := self._initial(spec)) is not None}
         self._lock = threading.Lock() if manifest.aliases else None
@@ -171,21 +176,26 @@ class Executable:
 
         `out`: an array (or a sequence of arrays or None) to write the outputs into.
         """
-        return self._run(self._entry, (), args, kwargs, out)
+        result = self._run(self._entry, args, kwargs, out)
+        return result if self._arrange is None else self._arrange(result)
 
     def profile(self, *args: object, repeat: int = 10, **kwargs: object) -> Profile:
         """Run the program `repeat` times after one warm-up and tell how long each kernel took."""
         if abi.ENTRY_PROFILE not in self._image:
             raise IngotRuntimeError("this program has no profiling entry point; compile it with profile=True")
         kernels = self.program.manifest.kernels
-        entry = _ENTRY_PROFILE(self._image.address(abi.ENTRY_PROFILE))
+        profiled = _ENTRY_PROFILE(self._image.address(abi.ENTRY_PROFILE))
         times = array.array("q", bytes(8 * max(1, len(kernels))))
         address = times.buffer_info()[0]
-        self._run(entry, (address,), args, kwargs, None)
+
+        def entry(*addresses: int) -> int:
+            return profiled(*addresses, address)
+
+        self._run(entry, args, kwargs, None)
         times[:] = array.array("q", bytes(8 * len(times)))
         start = time.perf_counter_ns()
         for _ in range(repeat):
-            self._run(entry, (address,), args, kwargs, None)
+            self._run(entry, args, kwargs, None)
         return Profile.of(kernels, times, time.perf_counter_ns() - start, repeat)
 
     def bind_state(self, name: str, value: np.ndarray) -> None:
@@ -200,93 +210,121 @@ class Executable:
         self._states[name] = value
         self._prepare_states()
 
-    def _run(self, entry, extra: tuple[int, ...], args: Sequence[Any], kwargs: dict[str, object], out) -> Any:
+    def _run(self, entry: Entry, args: Sequence[Any], kwargs: dict[str, object], out: Any) -> Any:
         # The path of every call: tests that usually pass come first, whatever is rare is a function of its
         # own.
         if kwargs or len(args) != self._input_count:
             args = order_arguments(self.inputs, args, kwargs)
-        for value, dtype in zip(args, self._input_dtypes, strict=False):
-            if type(value) is not _ARRAY or value.dtype is not dtype or value.flags.num & _USABLE != _USABLE:
-                args = list(map(convert_argument, self.inputs, args))
+        plan = self._planner.static
+        if plan is None:
+            args, plan = self._bind(args)
+        for index, dtype, shape in plan.input_checks:
+            value = args[index]
+            if (
+                type(value) is not _ARRAY
+                or value.dtype is not dtype
+                or value.shape != shape
+                or value.flags.num & _USABLE != _USABLE
+            ):
+                args = self._converted(plan, args)
                 break
-        plan = self._planner.static or self._bind(args)
-        for value, shape in zip(args, plan.input_shapes, strict=False):
-            if value.shape != shape:
-                self._check_input_shapes(plan, args)
         if self._states:
             args = self._guard_states(plan, args)
-        results = _allocate(plan) if out is None else self._check_out(plan, out, args)
+        if out is not None:
+            results = self._check_out(plan, out, args)
+        elif plan.small_results:
+            results = [_EMPTY(shape, dtype) for shape, dtype, _ in plan.results]
+        else:
+            results = _allocate(plan)
         if self._lock is None:
-            self._invoke(entry, extra, plan, args, results)
+            self._invoke(entry, plan, args, results)
         else:
             with self._lock:
-                self._invoke(entry, extra, plan, args, results)
+                self._invoke(entry, plan, args, results)
         if len(results) == 1:
             return results[0]
         return tuple(results) if results else None
 
-    def _bind(self, arrays: Sequence[np.ndarray]) -> Plan:
+    def _bind(self, args: Sequence[Any]) -> tuple[Sequence[np.ndarray], Plan]:
+        """The plan for the dims of these arguments; they come back as arrays."""
+        for value in args:
+            if type(value) is not _ARRAY:
+                args = list(map(convert_argument, self.inputs, args))
+                break
         if len(self._states) != len(self._state_list):
             self._require_states()
-        return self._planner.bind(arrays, self._state_list)
+        return args, self._planner.bind(args, self._state_list)
 
-    def _check_input_shapes(self, plan: Plan, arrays: Sequence[np.ndarray]) -> None:
+    def _converted(self, plan: Plan, args: Sequence[Any]) -> list[np.ndarray]:
+        """Arguments that are not just what the program reads: converted, copied, or refused."""
+        arrays = list(map(convert_argument, self.inputs, args))
         for spec, value, shape in zip(self.inputs, arrays, plan.input_shapes, strict=True):
             check_shape(spec, value.shape, shape, self._named(plan))
+        return arrays
 
-    def _invoke(self, entry, extra: tuple[int, ...], plan: Plan, arrays: Sequence, results: Sequence) -> None:
-        context = self._take_context()
+    def _invoke(self, entry: Entry, plan: Plan, arrays: Sequence, results: Sequence) -> None:
+        try:
+            context = self._contexts.pop()  # one that nobody else uses
+        except IndexError:
+            context = self._new_context()
+        if context.generation != self._generation:  # it points to the former array of a state: drop it
+            context = self._new_context()
         try:
             if context.arena_bytes < plan.arena_bytes:
                 context.grow(plan.arena_bytes)
             pointers = context.pointers
             for slot, value in enumerate(arrays):
                 pointers[slot] = address_of(value)
-            for slot, value in zip(self._result_slots, results, strict=False):
-                pointers[slot] = address_of(value)
-            pool = 0
-            if self._pool is not None:
-                pool = self._pool.address or self._pool.renew()
-            code = entry(
-                context.address,
-                plan.dims_address,
-                context.arena_address,
-                pool,
-                context.failure_address,
-                *extra,
-            )
+            for index, slot in self._result_slots:
+                pointers[slot] = address_of(results[index])
+            pool = 0 if self._pool is None else self._pool.address or self._pool.renew()
+            code = entry(context.address, plan.dims_address, context.arena_address, pool, context.failure_address)
             if code:
-                details = tuple(context.failure)
-                text = abi.describe_failure(code, details, self.program.manifest.sites)
-                raise ExecutionError(text, code, details)
+                raise self._failure(code, context)
         finally:
             self._contexts.append(context)
 
-    def _take_context(self) -> _Context:
-        """A context nobody else uses; contexts made before the last change of a state's array are dropped."""
-        while True:
-            try:
-                context = self._contexts.pop()
-            except IndexError:
-                return _Context(array.array("Q", self._pointers), self._generation)
-            if context.generation == self._generation:
-                return context
+    def _new_context(self) -> _Context:
+        return _Context(array.array("Q", self._pointers), self._generation)
 
-    def _check_out(self, plan: Plan, out, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        given = [out] if isinstance(out, np.ndarray) else list(out)
+    def _failure(self, code: int, context: _Context) -> ExecutionError:
+        details = tuple(context.failure)
+        return ExecutionError(abi.describe_failure(code, details, self.program.manifest.sites), code, details)
+
+    def _check_out(self, plan: Plan, out: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        given = [out] if type(out) is _ARRAY else [out] if isinstance(out, _ARRAY) else list(out)
         if len(given) != len(plan.results):
             raise ArgumentError(f"out has {len(given)} arrays, the program returns {len(plan.results)}")
-        results: list[np.ndarray] = []
-        for value, spec, result in zip(given, self.outputs, plan.results, strict=True):
+        taken = self._state_ranges
+        for index, (shape, dtype, size) in enumerate(plan.results):
+            value = given[index]
             if value is None:
-                value = aligned_empty(*result)
-            else:
-                check_target(spec, value, "output")
-                check_shape(spec, value.shape, result[0], self._named(plan))
-                if any(overlap(value, other) for other in (*arrays, *self._state_list, *results)):
-                    raise ArgumentError(f"output {spec.name!r} shares memory with an input, a state or another output")
-            results.append(value)
-        return results
+                given[index] = result_array(shape, dtype, size)
+                continue
+            if (
+                type(value) is not _ARRAY
+                or value.dtype is not dtype
+                or value.shape != shape
+                or value.flags.num & _WRITEABLE != _WRITEABLE
+            ):
+                check_target(self.outputs[index], value, "output")
+                check_shape(self.outputs[index], value.shape, shape, self._named(plan))
+            start = address_of(value)
+            end = start + size
+            for other in arrays:
+                other_start = address_of(other)
+                if other_start < end and start < other_start + other.nbytes and size:
+                    self._refuse_shared(index)
+            for other_start, other_end in taken:
+                if other_start < end and start < other_end and size:
+                    self._refuse_shared(index)
+            if len(given) > 1:
+                taken = [*taken, (start, end)]
+        return given
+
+    def _refuse_shared(self, index: int) -> None:
+        name = self.outputs[index].name
+        raise ArgumentError(f"output {name!r} shares memory with an input, a state or another output")
 
     # States
 
@@ -314,6 +352,7 @@ class Executable:
             *map(address_of, self._constants),
             *(0 if name is None else address_of(states[name]) for name in aliased),
         ]
+        self._state_ranges = [(address_of(s), address_of(s) + s.nbytes) for s in self._state_list if s.size]
         mutable = [states[name] for name in manifest.aliases.values() if states[name].size]
         ranges = sorted((address_of(state), address_of(state) + state.nbytes) for state in mutable)
         self._mutable_starts = [start for start, _ in ranges]
@@ -348,7 +387,7 @@ class Executable:
 
 def _allocate(plan: Plan) -> list[np.ndarray]:
     try:
-        return [aligned_empty(*result) for result in plan.results]
+        return [result_array(shape, dtype, size) for shape, dtype, size in plan.results]
     except MemoryError:
         sizes = sum(size for _, _, size in plan.results)
         raise OutOfMemoryError(f"no room for outputs of {sizes} bytes") from None

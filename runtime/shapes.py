@@ -20,6 +20,7 @@ from ingot.runtime import abi
 from ingot.runtime.errors import ArgumentError, ProgramFormatError
 from ingot.runtime.loader import LoadedImage
 from ingot.runtime.manifest import DimSpec, Manifest, TensorSpec
+from ingot.runtime.storage import WORTH_ALIGNING
 
 _MAXIMUM_PLANS = 256
 _ARENA_BYTES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -39,6 +40,8 @@ class Plan:
     state_shapes: Sequence[Shape]
     output_shapes: Sequence[Shape]
     results: Sequence[tuple[Shape, np.dtype, int]]  # shape, dtype, bytes of what a call returns
+    input_checks: Sequence[tuple[int, np.dtype, Shape]]  # number, dtype and shape of each input
+    small_results: bool  # none of the results is worth aligning
 
 
 class Planner:
@@ -97,7 +100,10 @@ class Planner:
         ]
         if not 0 <= arena_bytes <= sys.maxsize:
             raise ArgumentError(f"these shapes need more scratch memory than there are addresses: {self.named(dims)}")
-        return Plan(values, address, arena_bytes, inputs, states, outputs, results)
+        small = all(size < WORTH_ALIGNING for _, _, size in results)
+        specs = enumerate(zip(self._manifest.inputs, inputs, strict=True))
+        checks = [(index, spec.numpy_dtype, shape) for index, (spec, shape) in specs]
+        return Plan(values, address, arena_bytes, inputs, states, outputs, results, checks, small)
 
     def named(self, dims: Sequence[int]) -> dict[str, int]:
         return {dim.name: value for dim, value in zip(self._manifest.dims, dims, strict=False)}

@@ -14,21 +14,24 @@ import numpy as np
 from ingot.runtime.abi import ALIGNMENT
 
 _BYTE = np.dtype(np.uint8)
-_DATA_FIELD = object.__basicsize__  # NumPy's binary interface: the data pointer follows the object header
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_DATA_FIELD = object.__basicsize__ // _WORD  # NumPy's binary interface: the data pointer follows the object header
+_WORDS = ((ctypes.c_size_t * (1 << 44)) if _WORD == 8 else (ctypes.c_size_t * (1 << 28))).from_address(0)
 
 
 def _address_from_interface(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _address_from_object(array: np.ndarray) -> int:
-    return _POINTER.from_address(id(array) + _DATA_FIELD).value or 0
+def _address_from_object(array: np.ndarray, _words: ctypes.Array[ctypes.c_size_t] = _WORDS) -> int:
+    return _words[id(array) // _WORD + _DATA_FIELD]
 
 
-_POINTER = ctypes.c_void_p
 _PROBE = np.arange(3)
+WORTH_ALIGNING = 4096  # bytes
 
-# `array.ctypes.data` takes 1-2 microseconds, more than the rest of a call's checks together.
+# `array.ctypes.data` takes 1-2 microseconds, more than the rest of a call's checks together; a word of the object
+# itself takes a twentieth of that.
 address_of = (
     _address_from_object if _address_from_object(_PROBE) == _address_from_interface(_PROBE) else _address_from_interface
 )
@@ -40,6 +43,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndar
     return np.ndarray(shape, dtype, raw, -address_of(raw) % ALIGNMENT)
 
 
+def result_array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
+    """An uninitialised array for a result. Small ones are not aligned to cache lines: that would take longer than
+    what it saves."""
+    return np.empty(shape, dtype) if size < WORTH_ALIGNING else aligned_empty(shape, dtype, size)
+
+
 def aligned_copy(array: np.ndarray) -> np.ndarray:
     """The same values, C-contiguous and 64-byte aligned; the array itself when it already is."""
     if array.flags.c_contiguous and address_of(array) % ALIGNMENT == 0:
@@ -47,12 +56,6 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
     copy = aligned_empty(array.shape, array.dtype, array.nbytes)
     copy[...] = array
     return copy
-
-
-def overlap(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two contiguous arrays have bytes in common."""
-    first, second = address_of(a), address_of(b)
-    return a.nbytes > 0 < b.nbytes and first < second + b.nbytes and second < first + a.nbytes
 
 
 def byte_view(array: np.ndarray) -> np.ndarray:

@@ -13,6 +13,8 @@ import hypothesis
 import numpy as np
 import pytest
 
+from ingot import nn
+
 # Random search belongs to the sweeps: an ordinary run tries the same examples each time, on any machine.
 hypothesis.settings.register_profile("reproducible", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("reproducible")
@@ -35,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if len(marker.args) != 1:
                 raise pytest.UsageError(f"{item.nodeid}: known_bug takes one argument, the reason")
             item.add_marker(pytest.mark.xfail(reason=marker.args[0], strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _initial_weights() -> None:
+    """Layers begin with the same weights, whichever tests came before."""
+    nn.seed(0)
 
 
 @pytest.fixture

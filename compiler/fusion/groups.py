@@ -105,15 +105,3 @@ class Groups:
                 self.before[other].add(target)
             if target in self.before[other]:
                 self.before[other] |= together
-
-    def ordered(self) -> list[Group]:
-        """Producers first; among the ready, the order of creation, so that updates run when they can."""
-        done: set[Group] = set()
-        result: list[Group] = []
-        waiting = list(self.all)
-        while waiting:
-            ready = next(g for g in waiting if self.before[g] <= done)
-            waiting.remove(ready)
-            done.add(ready)
-            result.append(ready)
-        return result

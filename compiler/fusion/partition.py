@@ -25,6 +25,7 @@ from ingot.compiler.fusion.legality import (
     reduces_rows,
     stays_in_place,
 )
+from ingot.compiler.fusion.order import order
 from ingot.compiler.fusion.plan import Decision, FusionPlan, KernelStep, LoopStep, RegionStep, Step, ViewStep
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Input, Value, users_of
@@ -75,7 +76,8 @@ class _Partition:
         if self.fuse:
             self._merge_independent()
         self._read_states_before_updates(outputs)
-        steps = tuple(self._finish(g, set(outputs)) for g in self.groups.ordered())
+        given = {*outputs, *(self.buffers[v] for v in self.graph.inputs)}
+        steps = tuple(self._finish(g, set(outputs)) for g in order(self.groups, self._root, given))
         return FusionPlan(steps, tuple(self.views.values()), self.buffers, outputs, tuple(self.decisions))
 
     # --- step 1: what is computed where it is read ----------------------------------------------

@@ -5,8 +5,8 @@ folded ones as constants. Nothing is evaluated here, so weights never enter the 
 recompute its constants for other weights by running the prologue again.
 
 A value is folded when its result is not larger than `budget` elements or than the constants it is computed from,
-when it prepares a weight for a kernel, or when only folded values read it. What merely stretches a value is left
-to its readers, who read the smaller one.
+when it prepares a weight for a kernel, or when only folded values read it. What only repeats a smaller value is
+left to its readers: a bias stretched over a batch would be as many bytes to read as the result it is added to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ingot.compiler.ir.graph import Builder, Graph, Input, Value, input_of, user
 from ingot.compiler.ir.interpret.graph import symbols_of
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
-from ingot.compiler.ops.structure import Constant
+from ingot.compiler.ops.structure import Broadcast, Constant
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,36 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
             origin[value] = max((origin[a] for a in value.args), default=0)
     known = set(origin)
     users, outputs = users_of(graph), set(graph.outputs)
+    repeating = _repeating(graph, known)
     for value in reversed(graph.body):
         op = value.op
         assert isinstance(op, Op)
-        if value not in known or op.prepares or (value not in outputs and all(u in known for u in users[value])):
+        over = _elements(value) > max(budget, origin[value]) if value in known else False
+        if value not in known or op.prepares or not (over or value in repeating):
             continue
-        stretched = op.movement and _elements(value) > max(map(_elements, value.args), default=0)
-        if not stretched and _elements(value) <= max(budget, origin[value]):
-            continue
-        known.discard(value)
-        if not stretched:
-            reasons.append(
-                f"{op.name} {value.type!r} is not folded: {_elements(value)} elements is over the budget of {budget}"
+        if value in outputs or any(user not in known for user in users[value]):
+            known.discard(value)
+            why = (
+                f"{_elements(value)} elements is over the budget of {budget}"
+                if over
+                else "it only repeats a smaller one"
             )
+            reasons.append(f"{op.name} {value.type!r} is not folded: {why}")
     return known
+
+
+def _repeating(graph: Graph, known: set[Value]) -> set[Value]:
+    """Broadcasts that stretch something, and their elements in another order."""
+    found: set[Value] = set()
+    for value in graph.body:
+        op = value.op
+        assert isinstance(op, Op)
+        if value not in known or not op.movement or len(value.args) != 1:
+            continue
+        (arg,) = value.args
+        if arg in found or (isinstance(op, Broadcast) and _elements(value) > _elements(arg)):
+            found.add(value)
+    return found
 
 
 def _elements(value: Value) -> int:

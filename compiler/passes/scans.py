@@ -6,6 +6,7 @@ serves both. Its backward scan carries the gradients of captured weights, adding
     carry w = w + contract(a_t, b_t)   ->   after the loop: w + contract over time of (stacked a, stacked b)
 
 which is one large product instead of many small ones, each of which would read and write all of w.
+Products that the backward scan would compute again are kept (scan_saving).
 Sums over axes (gradients of biases) are taken out the same way.
 """
 
@@ -23,6 +24,7 @@ from ingot.compiler.ops.reduction import Sum
 from ingot.compiler.ops.structure import Get
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass
+from ingot.compiler.passes.scan_saving import save_products
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Scans(Pass):
     def __call__(self, graph: Graph) -> Graph:
         if not any(isinstance(v.op, Scan) for v in graph.body):
             return in_regions(graph, self)
-        return in_regions(_hoist_sums(_merge(graph)), self)
+        return in_regions(_hoist_sums(save_products(_merge(graph))), self)
 
 
 def _merge(graph: Graph) -> Graph:

@@ -412,8 +412,30 @@ class PanelNest:
             *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
         )
         if chunk.first is None or chunk.last is None:
-            return (*chain, *tile.finish(each, [sums], self.form))
-        return (*self._fetch_partial(each), *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
+            return (*self._fetch_operands(each), *chain, *tile.finish(each, [sums], self.form))
+        fetch = self._fetch_operands(each)
+        operands = (If(chunk.last, fetch),) if fetch else ()
+        return (*self._fetch_partial(each), *operands, *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
+
+    def _fetch_operands(self, each: Tile) -> tuple[Statement, ...]:
+        """What the epilogue reads of matrices as large as the result comes a few columns of many rows at a time,
+        which no hardware foresees: it is on its way while the micro-kernel runs."""
+        if self.row is None or each.rows == 1 or not isinstance(each.lanes, int):
+            return ()
+        own = {final.place.buffer for final in self.form.finals} | {self.accumulation.mark}
+        found: dict[Load, None] = {}
+        for final in self.form.finals:
+            for load in scalars.loads(final.value):
+                plain = scalars.stride(load, self.lane) == 1 and scalars.stride(load, self.row) not in (0, None)
+                if load.buffer not in own and plain:
+                    found[load] = None
+        starts = range(0, each.lanes, LINE_BYTES // self.accumulation.dtype.itemsize)
+
+        def row(r: Dim) -> list[Statement]:
+            places = [scalars.substitute(load, each.at(r, lane)) for load in found for lane in starts]
+            return [Prefetch(place.buffer, place.index) for place in places if isinstance(place, Load)]
+
+        return build.loop("r", each.rows, row, "unrolled") if found else ()
 
     def _partial_at(self, each: Tile, r: Dim, lane: Dim) -> Load:
         assert self.partial is not None

@@ -15,11 +15,14 @@ class ScheduleOptions:
     """Choices from outside; None leaves a choice to the recipe.
 
     `recipe` forces one recipe by name; `decisions` replaces fields of that recipe's decision record, for a tuner.
+    `leaving`: outputs are results of the program in memory of their own, so that they may bypass the caches when
+    they are large; memory that is read and overwritten is in the caches anyway.
     """
 
     recipe: str | None = None
     decisions: Mapping[str, Any] = field(default_factory=dict)
     parallel: bool = True
+    leaving: bool = False
 
 
 @dataclass(frozen=True)

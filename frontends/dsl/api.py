@@ -30,20 +30,21 @@ class CompiledFunction(Executable):
         super().__init__(compiled.program, threads)
         self.compiled = compiled
         self.traced = traced
+        self._arrange = _arrangement(traced.structure)
 
     @property
     def graph(self) -> Graph:
         """The graph as it was traced."""
         return self.traced.graph
 
-    def __call__(self, *args: object, out: Any = None, **keywords: object) -> Any:
-        result = super().__call__(*args, out=out, **keywords)
-        structure = self.traced.structure
-        if structure == 0:
-            return result
-        if isinstance(structure, tuple) and structure == tuple(range(len(structure))):
-            return result if isinstance(result, tuple) else (result,)
-        return rebuild(structure, result if isinstance(result, tuple) else (result,))
+
+def _arrangement(structure: Any) -> Callable[[Any], Any] | None:
+    """From what a program returns to what the function returned; None when that is the same."""
+    if structure == 0 or (
+        isinstance(structure, tuple) and len(structure) > 1 and structure == tuple(range(len(structure)))
+    ):
+        return None
+    return lambda result: rebuild(structure, result if isinstance(result, tuple) else (result,))
 
 
 def compile(

@@ -22,7 +22,16 @@ from ingot.compiler.ops.control import If, Scan, While
 from ingot.compiler.ops.gradient import CustomGradient, Independent, StopGradient
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.dsl.trace import Trace, Traced, argument_names, as_type, check_dims, flatten, rebuild
+from ingot.frontends.dsl.trace import (
+    Trace,
+    Traced,
+    argument_names,
+    as_type,
+    check_dims,
+    flatten,
+    rebuild,
+    running_user_code,
+)
 
 
 def output_tensor(leaf: Any, trace: Trace) -> Value:
@@ -54,10 +63,12 @@ def trace(
     builder = Trace()
     args = [Tensor(builder, builder.input(n, t)) for n, t in zip(names, checked, strict=True)]
     if module is None:
-        result, updated = function(*args), {}
+        with running_user_code():
+            result, updated = function(*args), {}
     else:
         copied, tensors = bind_module(module, builder, parameters_as, set(names))
-        result = copied(*args)
+        with running_user_code():
+            result = copied(*args)
         updated = buffer_updates(copied, module, tensors) if parameters_as == "state" else {}
     leaves, structure = flatten(result)
     if not leaves:

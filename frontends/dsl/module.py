@@ -94,6 +94,17 @@ class Module:
 
         yield from walk(self)
 
+    def name_of(self, child: Module) -> str:
+        """How a module is called that this one holds; "" when it holds it not, or not in a list or dict of its own."""
+        for name, item in vars(self).items():
+            if item is child:
+                return name
+            members = enumerate(item) if isinstance(item, list | tuple) else item.items() if isinstance(item, Mapping) else ()
+            for key, member in members:
+                if member is child:
+                    return f"{name}.{key}"
+        return ""
+
     def train(self, mode: bool = True) -> Self:
         for module in self.modules():
             module.training = mode

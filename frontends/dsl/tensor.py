@@ -292,7 +292,10 @@ class Tensor(Node):
         return self.transpose()
 
     def astype(self, dtype: object) -> Any:
-        return self.cast(as_dtype(dtype))
+        try:
+            return self.cast(as_dtype(dtype))
+        except TypeError as error:
+            raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
 
     def _axes(self, axis: Axis, op: str) -> tuple[int, ...]:
         if axis is None:

@@ -9,19 +9,23 @@ from __future__ import annotations
 import inspect
 import linecache
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 from ingot.compiler.ir.graph import Builder, Graph, Source, Value
-from ingot.compiler.ir.symbolic import Symbol, atoms
+from ingot.compiler.ir.symbolic import Symbol, SymbolicValueError, atoms
 from ingot.compiler.ir.types import DType, TensorType, dtype_of, type_of
 from ingot.compiler.ops.structure import Constant
+from ingot.frontends.dsl.module import Module
 
 LITERAL_ELEMENTS = 16  # arrays up to this size are written into the graph
 OWN_CODE = str(Path(__file__).resolve().parents[2])
@@ -45,7 +49,7 @@ class Trace(Builder):
         self.captured: dict[Value, Value] = {}  # value of the parent -> input of this trace
         self.constants: dict[str, np.ndarray] = {}
         self._lifted: dict[int, tuple[np.ndarray, Value]] = {}
-        self._sources: dict[tuple[str, int], Source] = {}
+        self._sources: dict[tuple[str, int, str], Source] = {}
 
     @property
     def innermost(self) -> Trace:
@@ -103,18 +107,48 @@ class Trace(Builder):
         return super().emit(op, *args, source=source or self.source or self.here(), name=name)
 
     def here(self) -> Source | None:
-        """The line of the user's program that is running: the first frame outside this package. None when the
-        command line is all there is around it."""
+        """The line of the user's program that is running: the first frame outside this package; and which of our
+        layers it is in. None when the command line is all there is around it."""
         frame = sys._getframe(2)
+        layers: list[Module] = []  # the innermost first
         while frame is not None and _is_own(frame.f_code.co_filename):
+            layers += _layer(frame)
             frame = frame.f_back if frame.f_globals.get("__name__") != COMMAND_LINE else None
         if frame is None:
             return None
-        key = (frame.f_code.co_filename, frame.f_lineno)
+        place = _place(layers, _layer(frame)) if layers else ""
+        key = (frame.f_code.co_filename, frame.f_lineno, place)
         if key not in self._sources:
-            text = linecache.getline(*key).strip()
-            self._sources[key] = Source(Path(key[0]).name, key[1], text)
+            text = linecache.getline(*key[:2]).strip()
+            self._sources[key] = Source(Path(key[0]).name, key[1], text + place)
         return self._sources[key]
+
+
+@contextmanager
+def running_user_code() -> Iterator[None]:
+    """Around calls of the user's function: what it cannot do with a symbolic size is said with its line."""
+    try:
+        yield
+    except SymbolicValueError as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_own(f.filename)]
+        source = Source(Path(frames[-1].filename).name, frames[-1].lineno or 0, frames[-1].line or "") if frames else None
+        raise IngotTypeError(Code.SYMBOLIC_LENGTH, str(error), source) from None
+
+
+def _layer(frame: FrameType) -> list[Module]:
+    """The module whose forward a frame runs."""
+    if frame.f_code.co_name != "forward":
+        return []
+    running = frame.f_locals.get("self")
+    return [running] if isinstance(running, Module) else []
+
+
+def _place(layers: list[Module], around: list[Module]) -> str:
+    """Of the innermost layer: "  [blocks.0.attention: MultiHeadAttention]", as seen from the user's line."""
+    chain = [*around, *reversed(layers)]
+    names = (parent.name_of(child) for parent, child in pairwise(chain))
+    path = ".".join(name for name in names if name)
+    return f"  [{path}: {type(layers[0]).__name__}]" if path else f"  [{type(layers[0]).__name__}]"
 
 
 def _is_own(filename: str) -> bool:

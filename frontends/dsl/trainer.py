@@ -27,7 +27,7 @@ from ingot.frontends.dsl.module import Buffer, Module, write_slot
 from ingot.frontends.dsl.optim import Optimizer
 from ingot.frontends.dsl.progress import progress_bar
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.dsl.trace import Trace, Traced, argument_names, as_type, check_dims, flatten
+from ingot.frontends.dsl.trace import Trace, Traced, argument_names, as_type, check_dims, flatten, running_user_code
 from ingot.runtime.storage import aligned_copy, replacing
 
 COUNT = "optimizer.count"
@@ -118,7 +118,8 @@ class Trainer:
             given = dict(zip(names, values, strict=True))
             others = _tensors_by_name(copied, training)
             model = training.with_arrays(lambda name, _: given.get(name, others[name]))
-            result = self.loss(model, *batch)
+            with running_user_code():
+                result = self.loss(model, *batch)
             inside = {name: given.get(name, others[name]) for name in arrays}
             final.update(buffer_updates(model, training, inside))
             return result if isinstance(result, tuple) else (result, {})

@@ -101,6 +101,8 @@ def test_e109_assignment_to_a_tensor():
 def test_e110_length_of_a_symbolic_axis():
     raised("E110", compiling(lambda x: sum(iter(x)), ingot.f32["n"]), "no fixed length", "ingot.scan")
     raised("E110", compiling(lambda x: len(x.sum())), "scalar")
+    raised("E110", compiling(lambda x: sum(x + i for i in range(x.shape[0])), ingot.f32["n"]), "`n`", HERE)
+    raised("E110", compiling(lambda x: x + np.zeros(x.shape), ingot.f32["n"]), "`n`", HERE)
 
 
 def test_e111_gradient_through_an_op_without_one():

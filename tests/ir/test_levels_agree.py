@@ -41,7 +41,7 @@ def read_back(graph: Graph) -> tuple[Graph, Assembly, Function]:
     optimised = run_passes(graph, Options(verify=True))
     again = text.parse_graph(text.print_graph(optimised), Op.registry, optimised.constants)
     assert text.same_structure(again, optimised)
-    assembly = assemble(again, lambda kernel: schedule(kernel, TARGET))
+    assembly = assemble(again, lambda kernel, choices: schedule(kernel, TARGET, choices))
     for placed in assembly.kernels:
         if placed.kernel is not None:
             verify_kernel(placed.kernel)

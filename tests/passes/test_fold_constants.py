@@ -61,6 +61,17 @@ def test_a_large_value_between_folded_ones_is_folded_too():
     run_both(graph, parts, np.ones((3, 5)))
 
 
+def test_a_bias_is_not_repeated_for_every_row():
+    """Neither stretched nor stretched and reshaped; what is small stays the constant that it is."""
+    bias = np.arange(8.0)
+    graph, parts = split(
+        lambda x: x.reshape(3, 2, 4) + (x._coerce(bias) * 2.0).broadcast_to((3, 8)).reshape(3, 2, 4), ingot.f64[3, 8]
+    )
+    assert [v.shape for v in parts.main.inputs_with("constant")] == [(8,)]
+    assert any("only repeats" in reason for reason in parts.reasons)
+    run_both(graph, parts, np.ones((3, 8)))
+
+
 def test_literals_stay_in_the_code():
     _, parts = split(lambda x: x * 2.0, ingot.f64["n", 5])
     assert parts.prologue is None

@@ -116,11 +116,30 @@ def test_subclasses_of_arrays_are_accepted(executable: Executable) -> None:
 
 
 def test_outputs_are_fresh_and_aligned(executable: Executable) -> None:
-    first, second = executable(rows(5))[0], executable(rows(5))[0]
+    first, second = executable(rows(500))[0], executable(rows(500))[0]
     assert not np.may_share_memory(first, second)
     assert first.__array_interface__["data"][0] % 64 == 0
     assert first.flags.c_contiguous
     assert first.flags.writeable
+
+
+def test_small_outputs_are_fresh(executable: Executable) -> None:
+    """They are not aligned to cache lines, which would take longer than it saves."""
+    first, second = executable(rows(5))[0], executable(rows(5))[0]
+    assert not np.may_share_memory(first, second)
+    assert first.flags.carray
+
+
+def test_out_of_the_wrong_kind_is_refused(executable: Executable) -> None:
+    x, z = rows(4), np.empty(8, np.int64)
+    for wrong, message in (
+        (np.empty((4, 3)), "must be f32"),
+        (np.empty((3, 4), np.float32), "must have shape"),
+        (np.empty((3, 4), np.float32).T, "writeable, C-contiguous"),
+        ([[0.0] * 3] * 4, "must be a NumPy array"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            executable(x, out=(wrong, z))
 
 
 def test_outputs_outlive_the_executable(program: Program) -> None:
@@ -325,9 +344,7 @@ def test_peak_bytes(program: Program, static: Executable) -> None:
     assert unbounded.peak_bytes is None
     with pytest.raises(ArgumentError, match="give a value for each of the dims batch"):
         executable.peak_bytes_for()
-    with pytest.raises(
-        ArgumentError, match="dim 'batch' is 51, the program was compiled for 0 <= batch <= 50"
-    ):
+    with pytest.raises(ArgumentError, match="dim 'batch' is 51, the program was compiled for 0 <= batch <= 50"):
         executable.peak_bytes_for(batch=51)
 
 
@@ -383,9 +400,7 @@ def test_profile(executable: Executable, static: Executable) -> None:
         ),
     ],
 )
-def test_wrong_arguments_are_explained(
-    executable: Executable, args: tuple, kwargs: dict, message: str
-) -> None:
+def test_wrong_arguments_are_explained(executable: Executable, args: tuple, kwargs: dict, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         executable(*args, **kwargs)
     assert executable.states["calls"] == 40

@@ -181,6 +181,18 @@ def strided_panels(size: int, blocks: int, k: int, columns: int) -> Kernel:
     return Kernel("panels", (x, w), (y,), (Definition(y, index, product),))
 
 
+def matmul_residual(m: Dim, n: Dim, k: Dim) -> Kernel:
+    """y = a @ b + residual"""
+    a, b = Buffer("a", f32, (m, k)), Buffer("b", f32, (k, n))
+    residual, sums, y = (Buffer(name, f32, (m, n)) for name in ("residual", "sums", "y"))
+    i, j = axes((m, n))
+    total = reduction("sum", (k,), lambda k: apply("mul", Load(a, (i, k)), Load(b, (k, j))))
+    added = apply("add", Load(residual, (i, j)), Load(sums, (i, j)))
+    return Kernel(
+        "matmul_residual", (a, b, residual), (y,), (Definition(sums, (i, j), total), Definition(y, (i, j), added))
+    )
+
+
 def convolution(
     batch: Dim, channels: int, size: Dim, outputs: int, taps: int, stride: int = 1, padding: int = 0, last: bool = True
 ) -> Kernel:

@@ -140,3 +140,16 @@ def test_the_next_stored_panel_is_fetched_ahead():
 def test_only_what_the_second_cache_cannot_hold_is_fetched_ahead(panels, expected):
     scheduled = schedule(kernels.panels(13, panels, 256, 16), TARGET)
     assert scheduled.decisions["fetch_panels"] == expected
+
+
+def test_matrices_of_the_epilogue_are_fetched_before_the_sums():
+    """A matrix that is added is on its way while the micro-kernel runs; a vector is near anyway."""
+    plain, added = kernels.matmul(12, 32, 20), kernels.matmul_residual(12, 32, 20)
+    assert not fetched(plain)
+    assert fetched(added) == {"residual"}
+    check(added)
+
+
+def fetched(kernel):
+    body = schedule(kernel, TARGET).function.body
+    return {s.buffer.name for s in walk(body) if isinstance(s, Prefetch)}

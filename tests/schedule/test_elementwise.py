@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ingot.compiler.ir.interpret import run_function, run_kernel
-from ingot.compiler.ir.loops import For, View, walk
+from ingot.compiler.ir.loops import For, Store, View, walk
+from ingot.compiler.ir.scalar import Buffer, Load, apply, constant
 from ingot.compiler.ir.symbolic import Symbol
-from ingot.compiler.schedule import schedule
+from ingot.compiler.ir.tensor import Definition, Kernel, axes
+from ingot.compiler.ir.types import f32
+from ingot.compiler.schedule import ScheduleOptions, schedule
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, assert_close, check, inputs_of
 
@@ -65,3 +69,37 @@ def test_schedules_are_deterministic():
     first, second = (schedule(kernels.momentum([(n, 30), (7,)]), TARGET) for _ in range(2))
     assert first.decisions == second.decisions
     np.testing.assert_equal(first.reason, second.reason)
+
+
+def streamed(kernel, leaving):
+    scheduled = schedule(kernel, TARGET, ScheduleOptions(leaving=leaving))
+    return [s for s in walk(scheduled.function.body) if isinstance(s, Store) and s.streaming]
+
+
+def test_results_larger_than_the_caches_bypass_them():
+    rows = TARGET.l3_bytes // 4096 + 1
+    assert streamed(scaled(rows, 1024), leaving=True)
+    assert not streamed(scaled(rows // 2, 1024), leaving=True)
+
+
+def test_what_may_overwrite_its_input_is_not_streamed():
+    """Its lines are in the caches already: past them it would be written twice."""
+    assert not streamed(scaled(TARGET.l3_bytes // 4096 + 1, 1024), leaving=False)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 255, 256, 257, 1000])
+def test_streamed_results_are_the_same(count):
+    kernel = scaled(3, count)
+    check(kernel, decisions={"streaming": True})
+
+
+def scaled(rows, columns):
+    """y = 2 x, z = x + bias"""
+    x, bias = Buffer("x", f32, (rows, columns)), Buffer("bias", f32, (columns,))
+    y, z = Buffer("y", f32, (rows, columns)), Buffer("z", f32, (rows, columns))
+    i, j = axes((rows, columns))
+    definitions = (
+        Definition(y, (i, j), apply("mul", Load(x, (i, j)), constant(2.0, f32))),
+        Definition(z, (i, j), apply("add", Load(x, (i, j)), Load(bias, (j,)))),
+    )
+    return Kernel("scaled", (x, bias), (y, z), definitions)

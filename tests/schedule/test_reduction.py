@@ -76,3 +76,17 @@ def test_sums_are_about_as_accurate_as_pairwise_ones(shape, kept):
     run_function(scheduled.function, [x, *outputs, *unset(scheduled.scratch, {})])
     exact = float(np.float32(0.1)) * shape[0]
     assert np.abs(outputs[0].astype(np.float64) - exact).max() <= 8 * exact * np.finfo(np.float32).eps
+
+
+def test_columns_of_a_matrix_that_no_near_cache_holds():
+    """Wide tiles, a chunk of rows after another; the bits are those of narrow tiles that run to the end."""
+    kernel = kernels.reduce_axes((1100, 144), (1,))
+    scheduled = schedule(kernel, TARGET)
+    assert scheduled.decisions["stages"] == 2
+    assert scheduled.decisions["vectors"] == TARGET.vector_registers - 2
+    near = schedule(kernels.reduce_axes((1100, 8), (1,)), TARGET)
+    assert near.decisions["vectors"] == 1
+    inputs = inputs_of(kernel, {})
+    narrow = ScheduleOptions(recipe="reduction", decisions={"stages": 1, "vectors": 4, "block": 32})
+    wide, plain = (run(s, kernel, inputs, {})[0] for s in (scheduled, schedule(kernel, TARGET, narrow)))
+    np.testing.assert_array_equal(wide.view(np.uint32), plain.view(np.uint32))

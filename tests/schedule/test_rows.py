@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ingot.compiler.ir.interpret import run_function, run_kernel
-from ingot.compiler.ir.loops import Alloc, walk
+from ingot.compiler.ir.loops import Alloc, Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.schedule import ScheduleOptions, schedule
 from tests.schedule import kernels
-from tests.schedule.harness import assert_close, check, inputs_of, unset
+from tests.schedule.harness import TARGET, assert_close, check, inputs_of, unset
 
 n = Symbol("n")
 
@@ -58,3 +59,24 @@ def test_rows_that_are_read_after_an_output_is_stored_are_not_overwritten():
     assert {(a.name, b.name) for a, b in check(kernel).in_place} == {("x", "y"), ("x", "normal")}
     rows = kernels.reduce_axes((20, 33), (0,))
     assert check(rows).in_place == ()
+
+
+def statements_of(kind, rows, leaving=False):
+    scheduled = schedule(kernels.softmax((rows, 1024)), TARGET, ScheduleOptions(leaving=leaving))
+    return [s for s in walk(scheduled.function.body) if isinstance(s, kind)]
+
+
+def test_rows_that_come_from_memory_are_fetched_during_the_row_before():
+    """In one of the sweeps, and only of what is too large for the near caches."""
+    far = TARGET.l2_bytes // 4096 + 1
+    assert {s.buffer.name for s in statements_of(Prefetch, far)} == {"x"}
+    assert not statements_of(Prefetch, 8)
+    for length in (1, 2, 40):
+        check(kernels.softmax((5, length)), decisions={"ahead": True})
+
+
+def test_results_larger_than_the_caches_bypass_them_in_the_last_sweep():
+    far = TARGET.l3_bytes // 4096 + 1
+    assert {s.buffer.name for s in statements_of(Store, far, leaving=True) if s.streaming} == {"y"}
+    assert not [s for s in statements_of(Store, far) if s.streaming]
+    check(kernels.softmax((5, 40)), decisions={"streaming": True})

@@ -30,6 +30,10 @@ class Rules:
 rules = Rules()
 
 
+class SymbolicValueError(TypeError):
+    """A symbolic integer was used where Python needs a number: range(n), [0] * n, np.zeros(n)."""
+
+
 class Expr:
     """A sum of monomials plus a constant. Built by operators only, never by calling the class."""
 
@@ -67,6 +71,9 @@ class Expr:
             f"the truth of the symbolic integer `{self}` is not known at compile time; "
             "ask symbolic.equal, symbolic.less, symbolic.less_equal or symbolic.is_nonnegative instead"
         )
+
+    def __index__(self) -> int:
+        raise SymbolicValueError(f"the symbolic integer `{self}` has no value at compile time")
 
     def __copy__(self) -> Expr:
         return self

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ingot.compiler.ir import loops
-from ingot.compiler.ir.loops import For, Let, Statement, Store
+from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
@@ -31,10 +31,12 @@ from ingot.compiler.schedule.primitives import (
     strip,
 )
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.statements import with_body
+from ingot.compiler.schedule.statements import copy, with_body
 from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
+STAGE = 256  # elements that wait for their turn to be stored past the caches
+WRITTEN_VECTORS = 4  # that are stored at once then
 CHEAP, MODERATE = 6, 24  # cost of an element up to which vectors are unrolled by four, by two
 
 
@@ -47,6 +49,7 @@ class ElementwiseDecision:
     axis: int  # merged axis that is cut into chunks
     chunk: int  # steps of that axis in a chunk; 0: one chunk holds everything
     tile_axis: int = -1  # axis along which some operand is contiguous while the last one is not; -1: none
+    streaming: bool = False  # stores bypass the caches
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -144,7 +147,18 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
         if chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE
-    return ElementwiseDecision(width, unroll, axis, chunk, tile_axis)
+    streaming = options.leaving and tile_axis < 0 and streams(points, target)
+    return ElementwiseDecision(width, unroll, axis, chunk, tile_axis, streaming)
+
+
+def streams(points: Points, target: Target) -> bool:
+    """Whether what is stored is too much to be found in a cache afterwards: its lines need not be fetched to be
+    overwritten then. Only what is contiguous along the last axis can be."""
+    last = points.variables[-1] if points.variables else 0
+    if isinstance(last, int) or any(scalars.stride(store, last) != 1 for store in points.stores):
+        return False
+    sizes = [store.buffer.type.bytes for store in points.stores]
+    return sum(size for size in sizes if isinstance(size, int)) > target.l3_bytes
 
 
 def _tile_axis(points: Points) -> int:
@@ -186,10 +200,9 @@ def nest(points: Points, decision: ElementwiseDecision) -> tuple[Statement, ...]
         statements = _tile(For(points.variables[axes[-1]], points.extents[axes.pop()], (loop,)), decision)
     elif decision.chunk and decision.axis == last:
         blocks = parallelize(block(loop, decision.chunk))
-        inner = strip(only_inner(blocks, "strip"), decision.width, decision.unroll)
-        statements = (with_body(blocks, inner),)
+        statements = (with_body(blocks, _innermost(only_inner(blocks, "strip"), decision)),)
     else:
-        statements = strip(loop, decision.width, decision.unroll)
+        statements = _innermost(loop, decision)
     for axis in reversed(axes):
         loop = For(points.variables[axis], points.extents[axis], statements)
         statements = (_outer(loop, axis, decision),)
@@ -217,6 +230,37 @@ def _tile(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
     rows = only_inner(body, "tile")
     lanes = strip(only_inner(rows, "tile"), decision.width, 1)
     return (with_body(blocked, (with_body(body, (with_body(rows, lanes),)),)),)
+
+
+def _innermost(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+    return _streamed(loop, decision) if decision.streaming else strip(loop, decision.width, decision.unroll)
+
+
+def _streamed(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+    """for v { y[v] = f(v) }  ->  for blocks of v { for v in block { stage[v] = f(v) } for v in block { y[v] = stage[v] } }
+
+    Stores past the caches are written in one go for each output: a processor has few buffers that collect them, and
+    a load whose address has the low bits of one that is still on its way waits for it.
+    """
+    blocked = block(loop, STAGE)
+    inner = only_inner(blocked, "stream")
+    stages: list[Buffer] = []
+    computing: list[Statement] = []
+    writing: list[Statement] = []
+    for statement in inner.body:
+        if not isinstance(statement, Store):
+            computing.append(statement)
+            continue
+        stage = Buffer(f"{statement.buffer.name}_stage", statement.buffer.dtype, (STAGE,), "stack")
+        place = symbolic.Variable("s", 0, inner.extent - 1)
+        stages.append(stage)
+        computing.append(Store(stage, (inner.variable,), statement.value))
+        store = copy(
+            (replace(statement, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: place}
+        )
+        writing.extend(strip(For(place, inner.extent, store), decision.width, WRITTEN_VECTORS))
+    computed = strip(with_body(inner, tuple(computing)), decision.width, decision.unroll)
+    return (with_body(blocked, (*map(Alloc, stages), *computed, *writing)),)
 
 
 def _element(points: Points) -> tuple[Statement, ...]:

@@ -122,13 +122,16 @@ def decide(form: ReductionForm, width: int, target: Target, options: ScheduleOpt
     """The decision; what options say about the tile is taken into account in the rest."""
     row_axis = reused_axis(form)
     rows, vectors = _tile_size(form, row_axis, width, target)
+    far = row_axis < 0 and _comes_from_afar(form, target)
+    if far:
+        vectors = _widest(form, width, target)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     axis, block, stages = -1, 0, 1
     if options.parallel and form.kept:
         units = tile_units(len(form.kept), row_axis, rows, vectors * width)
         cut = partition.cut(form.kept_extents, point_weight(form), units, _total_weight(form))
         axis, block = (cut.axis, cut.block) if cut else (-1, 0)
-        stages = 2 if cut and _few(form, rows * vectors * width) else 1
+        stages = 2 if cut and (far or _few(form, rows * vectors * width)) else 1
     return ReductionDecision(width, rows, vectors, row_axis, stages, axis, block)
 
 
@@ -184,11 +187,31 @@ def _total_weight(form: ReductionForm) -> Dim:
 def _few(form: ReductionForm, tile_elements: int) -> bool:
     """Few outputs and several chunks each."""
     outputs = symbolic.product(form.kept_extents)
+    return symbolic.less(outputs, FEW_TILES * tile_elements) is True and _has_chunks(form)
+
+
+def _has_chunks(form: ReductionForm) -> bool:
     cut = chunk_of(form)
-    if cut is None or symbolic.less(outputs, FEW_TILES * tile_elements) is not True:
+    if cut is None:
         return False
-    chunks = symbolic.product(lanes.chunk_counts(form.reduced_extents, cut))
-    return symbolic.less(chunks, 4) is not True
+    return symbolic.less(symbolic.product(lanes.chunk_counts(form.reduced_extents, cut)), 4) is not True
+
+
+def _comes_from_afar(form: ReductionForm, target: Target) -> bool:
+    """Sums of long columns that no near cache holds: a tile takes as much of each row as registers allow, and all
+    columns of a chunk of rows before the next rows, because memory is read best in the order in which it lies."""
+    if not form.kept or not _has_chunks(form):
+        return False
+    found = [load.buffer for a in form.accumulations for load in scalars.loads(a.body)]
+    sizes = [buffer.type.bytes for buffer in dict.fromkeys(found)]
+    return sum(size for size in sizes if isinstance(size, int)) > target.l2_bytes
+
+
+def _widest(form: ReductionForm, width: int, target: Target) -> int:
+    """Vectors of a tile of one row that leave registers for an operand."""
+    most = max(1, (target.vector_registers - 2) // len(form.accumulations))
+    last = form.kept_extents[-1]
+    return min(most, max(1, -(-last // width))) if isinstance(last, int) else most
 
 
 # --- one stage ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Threads take blocks of rows. A row is swept in as few passes as its reductions allow; reductions are gathered in
 vectors (lanes.py) and their results are scalars; a row vector that is expensive and needed again stays on the stack,
-or in scratch memory when rows are long.
+or in scratch memory when rows are long. Rows that come from memory are fetched while the row before is computed, and
+results that no cache could hold are stored past the caches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir import scalar as ir
-from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
+from ingot.compiler.ir.loops import Alloc, For, Let, Prefetch, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
@@ -34,6 +35,8 @@ class RowDecision:
     axis: int  # row axis that is cut into chunks
     chunk: int  # rows of that axis in a chunk; 0: no threads
     passes: int  # sweeps over a row
+    ahead: bool = False  # whether the next row is fetched meanwhile
+    streaming: bool = False  # whether what the last sweep stores bypasses the caches
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -46,7 +49,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     views = Views()
     rows, extents, passes = _merge_rows(rows, passes, depth, views)
     decision = replace(decide(extents, passes, target, options), **options.decisions)
-    emitter = _Row(passes, decision.width, target, views)
+    emitter = _Row(passes, decision, target, views, rows[-1] if rows else 0)
     body = emitter.statements()
     statements = _row_loops(rows, extents, body, decision)
     final = simplify(statements)
@@ -84,7 +87,26 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
         cut = partition.cut(extents, max(1, sum(map(_weight, items))), total=total)
         if cut is not None:
             axis, chunk = cut.axis, cut.block
-    return RowDecision(width, axis, chunk, len(passes))
+    return RowDecision(
+        width, axis, chunk, len(passes), _reads(passes) > target.l2_bytes, streaming(passes, target, options)
+    )
+
+
+def _reads(passes: Sequence[Pass]) -> int:
+    """Bytes of the kernel's operands."""
+    own = {item.place.buffer for each in passes for item in (*each.items, *each.scalars)}
+    found = [load.buffer for each in passes for item in each.items for load in scalars.loads(item.value)]
+    return sum(_known_bytes(buffer) for buffer in dict.fromkeys(found) if buffer not in own)
+
+
+def streaming(passes: Sequence[Pass], target: Target, options: ScheduleOptions) -> bool:
+    vectors = [item.place.buffer for item in passes[-1].items if item.output and item.is_vector]
+    return options.leaving and sum(map(_known_bytes, vectors)) > target.l3_bytes
+
+
+def _known_bytes(buffer: Buffer) -> int:
+    size = buffer.type.bytes
+    return size if isinstance(size, int) else 0
 
 
 def _weight(item: Item) -> int:
@@ -112,9 +134,12 @@ def _row_loops(
 class _Row:
     """Emits the statements of one row."""
 
-    def __init__(self, passes: Sequence[Pass], width: int, target: Target, views: Views) -> None:
+    def __init__(self, passes: Sequence[Pass], decision: RowDecision, target: Target, views: Views, row: Dim) -> None:
         self.passes = passes
-        self.width = width
+        self.width = decision.width
+        self.decision = decision
+        self.row = row  # variable of the innermost row axis; 0: there is none
+        self.sweep = 0  # number of the pass that is emitted
         self.target = target
         self.views = views
         self.scalars: dict[Buffer, Scalar] = {}  # row scalars by their buffer
@@ -125,7 +150,8 @@ class _Row:
 
     def statements(self) -> tuple[Statement, ...]:
         result: list[Statement] = []
-        for each in self.passes:
+        for number, each in enumerate(self.passes):
+            self.sweep = number
             for group in _same_axes(each.items):
                 result.extend(self._sweep(group))
             for item in each.scalars:
@@ -246,10 +272,28 @@ class _Row:
             computed[mark.buffer] = Read(local)
             at = rewriter.scalar(place)
             assert isinstance(at, Load)
-            stores.append(Store(at.buffer, at.index, Read(local)))
+            last = self.decision.streaming and self.sweep == len(self.passes) - 1
+            stores.append(Store(at.buffer, at.index, Read(local), last and at.buffer.space == "global"))
         for _, accumulator, number in accumulators:
             result.append(accumulator.add(slot, rewriter.scalar(points.values[number]), self.target))
-        return [*result, *stores]
+        return [*self._fetch(points, mapping), *result, *stores]
+
+    def _fetch(self, points: Points, mapping: Mapping[Dim, Dim]) -> list[Statement]:
+        """The next row of what the first sweep reads is on its way during the sweep that computes the most."""
+        costs = [sum(scalars.cost(item.value) for item in each.items) for each in self.passes]
+        if not self.decision.ahead or isinstance(self.row, int) or not points.variables:
+            return []
+        if self.sweep != costs.index(max(costs)):
+            return []
+        following: dict[Dim, Dim] = {**mapping, self.row: self.row + 1}
+        found: dict[Load, None] = {}
+        for value in points.values:
+            for load in scalars.loads(value):
+                near = load.buffer.space != "global" or scalars.stride(load, points.variables[-1]) != 1
+                if not near and scalars.stride(load, self.row) not in (0, None):
+                    found[load] = None
+        places = [scalars.substitute(load, following) for load in found]
+        return [Prefetch(place.buffer, place.index) for place in places if isinstance(place, Load)]
 
     def _single(
         self,

@@ -427,3 +427,19 @@ def test_two_layers_of_one_generator_differ():
     generator = np.random.default_rng(0)
     a, b = nn.Linear(3, 3, generator=generator), nn.Linear(3, 3, generator=generator)
     assert not np.array_equal(a.weight, b.weight)
+
+
+def test_a_value_knows_the_layer_it_came_from():
+    class Model(nn.Module):
+        def __init__(self):
+            self.blocks = {"first": nn.Sequential(nn.Linear(4, 4), nn.ReLU())}
+
+        def forward(self, x):
+            return self.blocks["first"](x).exp()
+
+    graph = ingot.trace(Model(), [ingot.f32[2, 4]]).graph
+    texts = {node.op.name: node.source.text for node in graph.body if node.source is not None}
+    line = 'return self.blocks["first"](x).exp()'
+    assert texts["contract"] == line + "  [blocks.first.layers.0: Linear]"
+    assert texts["relu"] == line + "  [blocks.first.layers.1: Relu]"
+    assert texts["exp"] == line
