@@ -98,7 +98,7 @@ FAILURES: dict[int, FailureText] = {
         "indices must lie in [-extent, extent)",
     ),
     Failure.INTEGER_DIVISION_BY_ZERO: FailureText(
-        "integer division by zero at element {a}",
+        "integer division by zero",
         "mask zero divisors before dividing",
     ),
     Failure.DIM_OUT_OF_BOUNDS: FailureText(

@@ -40,6 +40,7 @@ from ingot.runtime.abi import Failure
 
 WIDEST_STRIDE = 1 << 20  # of lanes that are compared as 32-bit integers
 
+_FAILURES = {"index": Failure.INDEX_OUT_OF_RANGE, "divisor": Failure.INTEGER_DIVISION_BY_ZERO}
 _RELATIONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _DECISIONS: dict[str, Callable[[Dim, Dim], bool | None]] = {
     "lt": symbolic.less,
@@ -315,7 +316,7 @@ class Expressions:
             fine = builder.icmp("<", wrapped, extent, "u")
             if active is not None:
                 fine = builder.or_(fine, builder.not_(frame.any_lane(active)))
-            frame.fail_unless(fine, Failure.INDEX_OUT_OF_RANGE, lambda: (index, extent), node.site)
+            frame.fail_unless(fine, _FAILURES[node.purpose], lambda: (index, extent), node.site)
             place.known[key] = wrapped
         return wrapped
 
@@ -339,6 +340,6 @@ class Expressions:
             return builder.extract_element(index, lane), builder.extract_element(extent, lane)
 
         fine = builder.not_(frame.any_lane(bad))
-        frame.fail_unless(fine, Failure.INDEX_OUT_OF_RANGE, details, node.site)
+        frame.fail_unless(fine, _FAILURES[node.purpose], details, node.site)
         builder.scope.known[key] = wrapped
         return wrapped

@@ -314,9 +314,19 @@ class IndexValue:
 
 @dataclass(frozen=True)
 class BoundedIndex:
+    """`purpose` is what the number is for: an index into an axis, or a check of a divisor, which is 1 for a zero (and
+    so outside its extent of 1) and 0 for any other."""
+
     value: Scalar
     extent: Dim
     site: str
+    purpose: Literal["index", "divisor"] = "index"
+
+    def complaint(self, found: object, extent: object) -> str:
+        """What is wrong with a value outside the extent."""
+        if self.purpose == "divisor":
+            return f"integer division by zero in {self.site}"
+        return f"index {found} at {self.site} is outside an extent of {extent}"
 
     @property
     def dtype(self) -> DType:

@@ -8,6 +8,7 @@ Non-goal: algebra on values; floating-point expressions are never reassociated h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ingot.compiler.ir import scalar as ir
@@ -71,8 +72,8 @@ class Rewriter:
                 return Bitcast(self.scalar(inner), dtype)
             case IndexValue(dim, dtype):
                 return IndexValue(self.dim(dim), dtype)
-            case BoundedIndex(inner, extent, site):
-                return BoundedIndex(self.scalar(inner), self.dim(extent), site)
+            case BoundedIndex(inner, extent):
+                return replace(value, value=self.scalar(inner), extent=self.dim(extent))
             case Reduce(combiner, variables, extents, body):
                 return Reduce(combiner, self.dims(variables), self.dims(extents), self.scalar(body))
 

@@ -6,6 +6,7 @@ that is sound, an import for the declared types, which finds element types and s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,22 +16,24 @@ from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, defs
 
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions
+from ingot.frontends.onnx.calls import call_graph, function_key
 from ingot.frontends.onnx.elements import element
 from ingot.frontends.onnx.host import is_host_op
-from ingot.frontends.onnx.importer import DEEPEST, Importer, ordered
+from ingot.frontends.onnx.importer import DEEPEST, MOST_NODES, Importer, ordered
 from ingot.frontends.onnx.model import DimNames, OnnxModule, declared
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
 from ingot.frontends.onnx.registry import converter, domain_name
 from ingot.frontends.onnx.scope import Scope
-from ingot.frontends.onnx.source import Model, node_label, opset_versions, read_model, subgraphs
+from ingot.frontends.onnx.source import MAXIMUM_BYTES, Model, node_label, opset_versions, read_model, subgraphs
 from ingot.frontends.onnx.stages import bound
 from ingot.frontends.onnx.values import Pending
 
+LARGEST_EXTENT = 1 << 40
 MOST = 200  # problems listed; a broken model may have one per node
 
 
 def check_onnx(source: object) -> list[Problem]:
-    """Every problem of a model (a path, bytes or a ModelProto); none when it compiles."""
+    """Every problem of a model (a path, bytes or a ModelProto) for its declared types; none when it compiles for them."""
     try:
         model = read_model(source)
         found = structure_problems(model)
@@ -47,8 +50,6 @@ def structure_problems(model: Model) -> list[Problem]:
     examined = _Structure(model)
     try:
         examined.run()
-    except UnicodeDecodeError as error:
-        examined.add(Kind.UNREADABLE, f"a name is not UTF-8 text: {error.reason} at byte {error.start}")
     except ProblemError as error:
         examined.problems.append(error.at(""))
     return examined.problems[:MOST]
@@ -63,13 +64,20 @@ class _Structure:
         self.problems.append(Problem(kind, message, node, hint))
 
     def run(self) -> None:
+        wrong = next((t for t in _texts(self.model) if not isinstance(t, str)), None)
+        if wrong is not None:
+            self.add(Kind.UNREADABLE, f"a name is not UTF-8 text: {wrong!r}")
+            return
         if _nesting(self.model.graph) > DEEPEST:
             self.add(Kind.NESTING, f"subgraphs are nested more than {DEEPEST} deep")
             return
         self._check_opsets(self.model.opsets, "the model")
         self._check_functions()
-        if any(p.kind is Kind.RECURSION for p in self.problems):
+        if any(p.kind in (Kind.RECURSION, Kind.NESTING, Kind.TOO_LARGE) for p in self.problems):
             return
+        for value in self.model.graph.input:
+            if value.type.WhichOneof("value") == "tensor_type" and not value.type.tensor_type.elem_type:
+                self.add(Kind.BAD_TYPE, f"input {value.name!r} has no element type")
         self._check_graph(self.model.graph, frozenset(), self.model.opsets)
         if not self.model.graph.output:
             self.add(Kind.BAD_GRAPH, "the graph has no outputs")
@@ -90,12 +98,16 @@ class _Structure:
         functions_ = self.model.functions
         if len(functions_) != len(self.model.proto.functions):
             self.add(Kind.DUPLICATE_NAME, "two functions of the model have one name")
-        calls = {
-            key: [k for node in _all_nodes(f.node) if (k := _function_key(node)) in functions_]
-            for key, f in functions_.items()
-        }
-        for key in _in_cycles(calls):
+        calls = call_graph(functions_)
+        for key in calls.recursive:
             self.add(Kind.RECURSION, f"the function {':'.join(filter(None, key))} calls itself")
+        if calls.recursive:
+            return
+        if calls.depth > DEEPEST:
+            self.add(Kind.NESTING, f"functions call each other {calls.depth} deep, more than {DEEPEST}")
+        size = calls.size_of(self.model.graph.node)
+        if size > MOST_NODES:
+            self.add(Kind.TOO_LARGE, f"the model expands into {size} nodes, more than {MOST_NODES}")
         for key, function in functions_.items():
             versions = opset_versions(function) or self.model.opsets
             names = frozenset(function.input)
@@ -130,12 +142,17 @@ class _Structure:
     def _check_declared(self, value: ValueInfoProto, what: str) -> None:
         if value.type.WhichOneof("value") != "tensor_type":
             return  # sequences, optionals, maps, and types that are left to inference
-        code = value.type.tensor_type.elem_type
-        if element(code) is None and code != 0:
-            self.add(Kind.BAD_TYPE, f"{what} {value.name!r} has the unknown element type {code}")
-        for number, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and not 0 <= dim.dim_value < 1 << 40:
-                self.add(Kind.BAD_TYPE, f"dim {number} of {what} {value.name!r} is {dim.dim_value}")
+        declared_type = value.type.tensor_type
+        kind = element(declared_type.elem_type)
+        if kind is None and declared_type.elem_type != 0:
+            self.add(Kind.BAD_TYPE, f"{what} {value.name!r} has the unknown element type {declared_type.elem_type}")
+        known = [d.dim_value for d in declared_type.shape.dim if d.HasField("dim_value")]
+        wrong = [d for d in known if not 0 <= d < LARGEST_EXTENT]
+        if wrong:
+            self.add(Kind.BAD_TYPE, f"{what} {value.name!r} has an extent of {wrong[0]}")
+        elif math.prod(known) * (kind.numpy.itemsize if kind is not None else 1) > MAXIMUM_BYTES:
+            shape = [d.dim_param or d.dim_value for d in declared_type.shape.dim]
+            self.add(Kind.TOO_LARGE, f"{what} {value.name!r} has the shape {shape}")
 
     def _check_tensors(self, graph: GraphProto) -> None:
         for tensor in graph.initializer:
@@ -181,7 +198,7 @@ class _Structure:
                 self.add(Kind.MISSING_INPUT, f"its input {name!r} is never made", label)
         for graph in subgraphs(node):
             self._check_graph(graph, known, opsets)
-        if _function_key(node) in self.model.functions:
+        if function_key(node) in self.model.functions:
             return
         domain = domain_name(node.domain)
         version = opsets.get(domain, 0) or functions.default_version(domain)
@@ -218,6 +235,33 @@ class _Structure:
                 self.add(Kind.BAD_ATTRIBUTE, f"{node.op_type} wants the attribute {name!r}", label)
 
 
+def _texts(model: Model) -> Iterator[object]:
+    """Everything in the file that is used as a name. The parser leaves text that is not UTF-8 as bytes."""
+    graphs, nodes = [model.graph], [n for f in model.proto.functions for n in f.node]
+    yield from (e.domain for e in model.proto.opset_import)
+    for function in model.proto.functions:
+        yield from (function.name, function.domain, function.overload)
+        yield from (*function.input, *function.output, *function.attribute, *(e.domain for e in function.opset_import))
+        yield from (a.name for a in function.attribute_proto)
+        yield from (t for p in function.metadata_props for t in (p.key, p.value))
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            nodes += graph.node
+            yield graph.name
+            for value in (*graph.input, *graph.output, *graph.value_info):
+                yield value.name
+                yield from (d.dim_param for d in value.type.tensor_type.shape.dim)
+            for tensor in (*graph.initializer, *(t for s in graph.sparse_initializer for t in (s.values, s.indices))):
+                yield tensor.name
+                yield from (t for e in tensor.external_data for t in (e.key, e.value))
+        else:
+            node = nodes.pop()
+            yield from (node.op_type, node.name, node.domain, node.overload, *node.input, *node.output)
+            yield from (t for a in node.attribute for t in (a.name, a.ref_attr_name))
+            graphs += subgraphs(node)
+
+
 def _attribute_type(entry: Any) -> int:
     return int(entry.type.value)
 
@@ -227,19 +271,6 @@ def _newest(domain: str) -> int:
     return max((s.since_version for s in defs.get_all_schemas_with_history() if s.domain == domain), default=1)
 
 
-def _function_key(node: NodeProto) -> tuple[str, str, str]:
-    return domain_name(node.domain), node.op_type, node.overload
-
-
-def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    work = list(nodes)
-    while work:
-        node = work.pop()
-        yield node
-        for graph in subgraphs(node):
-            work.extend(graph.node)
-
-
 def _nesting(graph: GraphProto) -> int:
     """How deep subgraphs are nested; stops counting soon after the limit."""
     depth, level = 0, [graph]
@@ -247,23 +278,6 @@ def _nesting(graph: GraphProto) -> int:
         level = [g for outer in level for node in outer.node for g in subgraphs(node)]
         depth += bool(level)
     return depth
-
-
-def _in_cycles(calls: Mapping[Any, list[Any]]) -> list[Any]:
-    """Keys from which a key reaches itself."""
-    found = []
-    for start in calls:
-        seen: set[Any] = set()
-        work = list(calls[start])
-        while work:
-            key = work.pop()
-            if key == start:
-                found.append(start)
-                break
-            if key not in seen:
-                seen.add(key)
-                work.extend(calls[key])
-    return found
 
 
 # --- import -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.api import Jit
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.onnx import export
-from ingot.frontends.onnx.export.writer import DOMAIN, OPSET, ModelParts, Writer
+from ingot.frontends.onnx.export.writer import DOMAIN, ModelParts, Writer
 
 assert export.SUBJECTS  # importing them fills the registry
 
@@ -75,7 +75,8 @@ def graph_to_onnx(graph: Graph) -> ModelProto:
         [writer.info(n, v.tensor) for n, v in zip(graph.output_names, graph.outputs, strict=True)],
         [_initializer(n, a) for n, a in graph.constants.items()],
     )
-    opsets = [helper.make_opsetid("", OPSET)]
+    parts.settle_versions()
+    opsets = [helper.make_opsetid("", parts.opset)]
     if parts.functions:
         opsets.append(helper.make_opsetid(DOMAIN, 1))
     model = helper.make_model(

@@ -110,6 +110,8 @@ def _type_of(value: Value) -> TypeProto:
 @cache
 def schema_of(domain: str, name: str, version: int) -> Any:
     """ONNX's own description of an op; None when it has none."""
+    if not 0 < version < 1 << 31:
+        return None
     try:
         return defs.get_schema(name, version, domain)
     except defs.SchemaError:

@@ -40,7 +40,7 @@ from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Valu
 
 FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
 DEEPEST = 64
-MOST_NODES = 1_000_000  # imported in all, copies of functions and unrolled loops counted
+MOST_NODES = 1 << 18  # imported in all, copies of functions and unrolled loops counted
 MALFORMED = (
     ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, RecursionError,
     TypeError, ValueError,

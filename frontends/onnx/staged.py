@@ -17,10 +17,11 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from ingot.compiler.ir.graph import Graph, Input
+from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import TensorType, boolean
 from ingot.compiler.options import Options
-from ingot.compiler.pipeline import compile_graph
+from ingot.compiler.pipeline import Compiled, compile_graph
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx.call import Call
@@ -116,9 +117,15 @@ class Staged:
         if collected.outputs:
             values = tuple(t.value for t in collected.outputs)
             stage.graph = Graph(name, trace.inputs, values, tuple(collected.names), trace.constants)
-            stage.compiled = compile_graph(stage.graph, self.options)
+            stage.compiled = self._compiled(stage.graph)
             stage.program = Executable(stage.compiled.program, self.options.threads)
         return stage
+
+    def _compiled(self, graph: Graph) -> Compiled:
+        try:
+            return compile_graph(graph, self.options)
+        except InterpreterError as error:  # what depends on weights alone is computed now, and can fail now
+            raise OnnxError([Problem(Kind.BAD_VALUE, str(error))], self.model.name) from None
 
     def _wanted(self, deferred: Iterable[Deferred]) -> list[str]:
         """What later stages, host nodes and the caller read."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.ir.graph import Graph, Input
-from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.traverse import symbols_in
 from ingot.compiler.ir.types import TensorType
 from ingot.compiler.pipeline import Compiled
@@ -70,8 +70,10 @@ def describe(value: Any, by_value: bool, symbols: Mapping[int, Symbol] | None = 
         return Given(array=array) if by_value and array.dtype != object else Given()
     if by_value and array.nbytes <= LONGEST_VALUE:
         return Given(array=np.array(array))
-    shape = tuple((symbols or {}).get(n, d) for n, d in enumerate(array.shape))
-    return Given(TensorType(kind.storage, shape), kind)
+    shape: list[Dim] = list(array.shape)
+    for axis, symbol in (symbols or {}).items():
+        shape[axis] = symbol
+    return Given(TensorType(kind.storage, tuple(shape)), kind)
 
 
 @dataclass(eq=False)

@@ -213,6 +213,11 @@ def dimension(g: Generator, kind: Any) -> Any:
     return g.value().wrap(g.builder.emit(kind(extent * 2 + 1, g.choose((i64, g.float)))))
 
 
+@maker("divisor")
+def divisor(g: Generator, kind: Any) -> Any:
+    return (g.value(lambda v: v.dtype in (i32, i64), dtype=i64) | 1).apply(kind())
+
+
 @maker("one_hot")
 def one_hot(g: Generator, kind: Any) -> Any:
     index = g.value(lambda v: v.dtype in (i32, i64) and v.rank < 4, dtype=i64)

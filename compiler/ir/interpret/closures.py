@@ -234,7 +234,7 @@ class Closures:
             found, most = int(value(env)), extent(env)
             position = found + most if found < 0 else found
             if not 0 <= position < most:
-                raise IndexOutOfRange(f"{self.where}: index {found} at {scalar.site} is outside an extent of {most}")
+                raise IndexOutOfRange(f"{self.where}: {scalar.complaint(found, most)}")
             return np.int64(position)
 
         return bounded

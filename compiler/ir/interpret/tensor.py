@@ -234,7 +234,7 @@ class _Grid:
         wrong = outside if mask is None else outside & mask
         if wrong.any():
             found = np.broadcast_to(value, wrong.shape)[wrong].flat[0]
-            raise IndexOutOfRange(f"{self.where}: index {found} at {scalar.site} is outside an extent of {extent}")
+            raise IndexOutOfRange(f"{self.where}: {scalar.complaint(found, extent)}")
         return np.where(outside, 0, position)
 
     # --- reductions ------------------------------------------------------------------------------

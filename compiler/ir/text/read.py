@@ -5,7 +5,7 @@
     scalar := let name = scalar, ... in value | value
     value  := comparisons, | ^ &, + - * / // %, unary -, over literals, name[dim, ...], name,
               function(value, ...), reduction(name < dim, ...: scalar), cast(value, dtype), index(dim),
-              bounded(scalar, dim, "site")
+              bounded(scalar, dim, "site") bounded(scalar, dim, "site", divisor)
 
 A literal without a type, such as the 0 of `max(x[i], 0)`, has the type of the first argument beside it that
 is no literal, or of the buffer it is stored to; elsewhere it is written with its type, `f32(0.0)`.
@@ -391,6 +391,11 @@ class Reader(Cursor):
         extent = self.dim()
         self.expect(",")
         site = self.string('the site of the index, as in "gather"')
+        if self.at(","):
+            self.next()
+            self.expect("divisor")
+            self.expect(")")
+            return BoundedIndex(value, extent, site, "divisor")
         self.expect(")")
         return BoundedIndex(value, extent, site)
 

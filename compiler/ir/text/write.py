@@ -230,8 +230,9 @@ class Writer:
                 return f"bitcast({(yield self._scalar(value))}, {dtype.name})"
             case IndexValue(dim, dtype):
                 return f"index({self.dim(dim)}{'' if dtype == i64 else f', {dtype.name}'})"
-            case BoundedIndex(value, extent, site):
-                return f"bounded({(yield self._scalar(value))}, {self.dim(extent)}, {string(site)})"
+            case BoundedIndex(value, extent, site, purpose):
+                more = "" if purpose == "index" else f", {purpose}"
+                return f"bounded({(yield self._scalar(value))}, {self.dim(extent)}, {string(site)}{more})"
             case Reduce():
                 return (yield self._reduce(scalar))
             case Apply():

@@ -17,7 +17,7 @@ from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 
 
-def heads_of(x: Tensor, count: int) -> Any:
+def heads_of(x: Any, count: Dim) -> Any:
     """[batch, length, heads * size] as [batch, heads, length, size]."""
     size = x.shape[2] // count
     return x.reshape(x.shape[0], x.shape[1], count, size).transpose((0, 2, 1, 3))

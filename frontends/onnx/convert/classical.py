@@ -221,7 +221,7 @@ def _probabilities(op: Call, pairs: Any, count: int) -> Any:
         for j in range(i + 1, count):
             table[i][j], table[j][i] = each[:, number], 1.0 - each[:, number]
             number += 1
-    q = [[None] * count for _ in range(count)]
+    q: list[list[Any]] = [[None] * count for _ in range(count)]
     for t in range(count):
         q[t][t] = _added([table[j][t] * table[j][t] for j in range(count) if j != t])
         for j in range(count):

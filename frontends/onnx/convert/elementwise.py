@@ -9,10 +9,12 @@ import numpy as np
 
 from ingot.compiler.ir.types import boolean, f32
 from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.checks import Divisor
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
+from ingot.frontends.onnx.source import node_label
 
 # --- two operands -----------------------------------------------------------------------------------
 
@@ -54,7 +56,16 @@ for _onnx, _name in {
 def div(op: Call, a: Tensor, b: Tensor) -> Any:
     """Integers are truncated, as in C."""
     same_dtype(op, a, b)
-    return a.binary("div" if a.dtype.is_float else "truncate_divide", aligned(op, a, b))
+    b = aligned(op, a, b)
+    return a.binary("div", b) if a.dtype.is_float else a.binary("truncate_divide", divisor(op, b))
+
+
+def divisor(op: Call, b: Tensor) -> Any:
+    """Integers to divide by, which must not be 0; those that are known not to be need no check."""
+    known = op.values[1]
+    if isinstance(known, np.ndarray) and known.all():
+        return b
+    return b.apply(Divisor(node_label(op.node)))
 
 
 @onnx_op("Pow")
@@ -76,6 +87,7 @@ def power(op: Call, a: Tensor, b: Tensor) -> Any:
 @onnx_op("Mod")
 def mod(op: Call, a: Tensor, b: Tensor) -> Any:
     same_dtype(op, a, b)
+    b = b if a.dtype.is_float else divisor(op, b)
     return a.binary("fmod" if op.get("fmod", 0) else "mod", b)
 
 

@@ -316,14 +316,16 @@ def _is_heads(x: Tensor | None) -> bool:
 def _unpacked(op: Call, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int) -> tuple[Any, Any, Any]:
     """Queries, keys and values as [batch, heads, length, size], from any of the packings."""
     if query.rank == 5:  # [batch, length, heads, 3, size]
-        return tuple(query[:, :, :, n].transpose((0, 2, 1, 3)) for n in range(3))  # type: ignore[return-value]
+        q, k, v = (query[:, :, :, n].transpose((0, 2, 1, 3)) for n in range(3))
+        return q, k, v
     q = heads_of(query, heads)
     op.require(key is not None, Kind.INPUT_COUNT, "it has no keys")
     assert key is not None
     if key.rank == 5:  # [batch, length, heads, 2, size]
         return q, key[:, :, :, 0].transpose((0, 2, 1, 3)), key[:, :, :, 1].transpose((0, 2, 1, 3))
     assert value is not None
-    return q, *(x if x.rank == 4 else heads_of(x, heads) for x in (key, value))
+    k, v = (x if x.rank == 4 else heads_of(x, heads) for x in (key, value))
+    return q, k, v
 
 
 def rotated(op: Call, x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
@@ -382,8 +384,8 @@ def group_query_attention(
         assert cosine is not None
         assert sine is not None
         places = Tensor(op.trace, op.trace.emit(Iota((q.shape[0], length), 1, i64))) + op.dimension(past, i64)
-        angles = [t.apply(Gather(0), places).expand_dims(1) for t in (cosine, sine)]
-        q, k = (rotated(op, x, *angles, bool(op.get("rotary_interleaved", 0))) for x in (q, k))
+        cosines, sines = (t.apply(Gather(0), places).expand_dims(1) for t in (cosine, sine))
+        q, k = (rotated(op, x, cosines, sines, bool(op.get("rotary_interleaved", 0))) for x in (q, k))
     if past_key is not None and past_value is not None:
         k, v = concat([past_key, k], 2), concat([past_value, v], 2)
     keys = k.shape[2]

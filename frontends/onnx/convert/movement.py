@@ -107,10 +107,11 @@ def transpose(op: Call, x: Tensor) -> Any:
 
 
 @onnx_op("Concat", moves=True)
-def concat(op: Call, *parts: Tensor) -> Any:
+def concat(op: Call, first: Tensor, *more: Tensor) -> Any:
     """Before opset 4 the axis has a default."""
-    axis = normalize_axis(op.get("axis", *((1,) if op.version < 4 else ())), parts[0].rank, op.name)
-    return movement.concat(parts, axis) if len(parts) > 1 else parts[0]
+    chosen = op.get("axis", 1) if op.version < 4 else op.get("axis")
+    axis = normalize_axis(chosen, first.rank, op.name)
+    return movement.concat([first, *more], axis) if more else first
 
 
 @onnx_op("Tile", since=6, dims=(1,), moves=True)
@@ -224,8 +225,7 @@ def divided(op: Call, x: Tensor, sizes: Sequence[Dim] | None) -> Any:
         count = op.get("num_outputs", op.output_count)
         extent = x.shape[axis]
         each = symbolic.ceildiv(extent, count)
-        sizes = [each] * (count - 1)
-        sizes = [*sizes, extent - each * (count - 1)]
+        sizes = [*[each] * (count - 1), extent - each * (count - 1)]
     return movement.split(x, list(sizes), axis)
 
 

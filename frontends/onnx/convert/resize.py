@@ -76,15 +76,21 @@ def upsample(op: Call, x: Tensor, scales: np.ndarray) -> Any:
     return _upsampled(op, x, scales.tolist())
 
 
+def _mode(op: Call) -> str:
+    """Linear interpolation had another name at first."""
+    given: str = op.get("mode", "nearest")
+    return "linear" if given == "bilinear" else given
+
+
 def _upsampled(op: Call, x: Tensor, scales: Sequence[float]) -> Any:
-    mode = {"bilinear": "linear"}.get(op.get("mode", "nearest"), op.get("mode", "nearest"))
+    mode = _mode(op)
     lines = [Line(n, d, _scaled(op, d, s), float(s)) for n, (d, s) in enumerate(zip(x.shape, scales, strict=True))]
     return resized(op, x, lines, Settings(mode, "asymmetric", "floor"))
 
 
 @onnx_op("Resize", since=10, known=(1,))
 def resize_10(op: Call, x: Tensor, scales: np.ndarray) -> Any:
-    mode = {"bilinear": "linear"}.get(op.get("mode", "nearest"), op.get("mode", "nearest"))
+    mode = _mode(op)
     lines = [Line(n, d, _scaled(op, d, s), float(s)) for n, (d, s) in enumerate(zip(x.shape, scales.tolist(), strict=True))]
     return resized(op, x, lines, Settings(mode, "asymmetric", "floor"))
 
@@ -271,9 +277,11 @@ def _nearest(op: Call, x: Any, line: Line, places: Any, settings: Settings) -> A
 def _repeats(line: Line, settings: Settings, index: np.ndarray | None) -> int | None:
     """How often each element is repeated, when that is all there is to it."""
     if index is not None:
-        factor = line.result // line.size if line.size else 0  # type: ignore[operator]
-        whole = isinstance(factor, int) and factor > 0 and factor * line.size == line.result
-        return factor if whole and np.array_equal(index, np.arange(line.result) // factor) else None
+        size, result = line.size, line.result
+        if not isinstance(size, int) or not isinstance(result, int) or not size or result % size or not result:
+            return None
+        factor = result // size
+        return factor if np.array_equal(index, np.arange(result) // factor) else None
     factor = line.scale
     whole = factor is not None and factor == int(factor) and factor >= 1
     plain = (settings.coordinates, settings.rounding) in (

@@ -15,7 +15,7 @@ from ingot.compiler.ops.indexing import Gather
 from ingot.compiler.ops.movement import Iota, stack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
-from ingot.frontends.onnx.problems import Kind
+from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import onnx_op
 
 
@@ -71,11 +71,12 @@ def transform(op: Call, x: Tensor, given: np.ndarray | None, axis: int) -> Any:
     axis = normalize_axis(axis, x.rank, op.name)
     inverse, onesided = bool(op.get("inverse", 0)), bool(op.get("onesided", 0))
     extent = x.shape[axis]
-    op.require(isinstance(extent, int) or given is not None, Kind.UNSUPPORTED, f"a transform over the symbolic dim {extent}")
     if given is not None:
         length = int(given.reshape(()))
+    elif isinstance(extent, int):
+        length = 2 * (extent - 1) if inverse and onesided else extent
     else:
-        length = 2 * (extent - 1) if inverse and onesided else extent  # type: ignore[operator, assignment]
+        raise ProblemError(Kind.UNSUPPORTED, f"{op.name}: a transform over the symbolic dim {extent}")
     op.require(length > 0, Kind.BAD_VALUE, f"the length of the transform is {length}")
     real, imaginary = _split(x)
     if inverse and onesided:
@@ -106,9 +107,15 @@ def _real_inverse(op: Call, real: Any, imaginary: Any, axis: int, length: int) -
 def stft(op: Call, x: Tensor, step: np.ndarray, window: Tensor | None = None, length: np.ndarray | None = None) -> Any:
     """Frames [batch, frames, length] of the signal, windowed and transformed: [batch, frames, frequencies, 2]."""
     hop = int(step.reshape(()))
-    op.require(window is not None or length is not None, Kind.INPUT_COUNT, "it has neither a window nor a frame length")
-    size = int(length.reshape(())) if length is not None else window.shape[0]  # type: ignore[union-attr]
-    op.require(isinstance(size, int), Kind.UNSUPPORTED, f"frames of the symbolic length {size}")
+    if length is not None:
+        size: Dim = int(length.reshape(()))
+    elif window is not None:
+        size = window.shape[0]
+    else:
+        raise ProblemError(Kind.INPUT_COUNT, f"{op.name} has neither a window nor a frame length")
+    if not isinstance(size, int):
+        raise ProblemError(Kind.UNSUPPORTED, f"{op.name}: frames of the symbolic length {size}")
+    op.require(hop > 0 and size > 0, Kind.BAD_VALUE, f"frames of {size} elements every {hop}")
     real, imaginary = _split(x) if x.rank == 3 else (x, None)
     frames = (real.shape[1] - size) // hop + 1
     count = size // 2 + 1 if op.get("onesided", 1) else size

@@ -110,7 +110,8 @@ def cubic_taps(place: Any, a: float = -0.75) -> list[tuple[Any, Any]]:
 @onnx_op("GridSample")
 def grid_sample(op: Call, x: Tensor, grid: Tensor) -> Any:
     """grid [n, *places, axes] holds normalised places, the last axis of the image first."""
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(op.get("mode", "linear"), op.get("mode", "linear"))
+    given: str = op.get("mode", "linear")
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(given, given)
     op.require(mode in ("nearest", "linear", "cubic"), Kind.BAD_ATTRIBUTE, f"mode {mode!r}")
     padding = op.choice("padding_mode", "zeros", ("zeros", "border", "reflection"))
     align = bool(op.get("align_corners", 0))

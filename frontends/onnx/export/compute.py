@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ingot.compiler.ir.graph import Value
@@ -31,11 +32,21 @@ for _name, _onnx in _REDUCTIONS.items():
     writes(_name)(_reduction(_onnx))
 
 
-@writes("any", "all")
-def any_or_all(w: Writer, value: Value, x: str) -> str:
-    op: Any = value.op
-    numbers = w.cast(x, i32)
-    return w.cast(w.node("ReduceMax" if op.name == "any" else "ReduceMin", numbers, w.integers(op.axes), keepdims=0), boolean)
+@writes("all")
+def every(w: Writer, value: Value, x: str) -> str:
+    return _every(w, value, x)
+
+
+@writes("any")
+def some(w: Writer, value: Value, x: str) -> str:
+    """Not all are not: right for no elements as well."""
+    return w.node("Not", _every(w, value, w.node("Not", x)))
+
+
+def _every(w: Writer, value: Value, x: str) -> str:
+    axes = value.op.axes  # type: ignore[attr-defined]
+    least = w.node("ReduceMin", w.cast(x, i32), w.integers(axes), keepdims=0, noop_with_empty_axes=0 if axes else 1)
+    return w.cast(least, boolean)
 
 
 @writes("argmax", "argmin")
@@ -207,7 +218,7 @@ def _window(op: Any, pads: list[int]) -> dict[str, Any]:
 def max_pool(w: Writer, value: Value, x: str) -> str:
     op: Any = value.op
     rank = len(value.shape)
-    low = np.finfo(value.tensor.dtype.numpy).min if value.tensor.dtype.is_float else np.iinfo(value.tensor.dtype.numpy).min
+    low = float(ml_dtypes.finfo(value.tensor.dtype.numpy).min) if value.tensor.dtype.is_float else np.iinfo(value.tensor.dtype.numpy).min
     data = _first(w, op, x, rank)
     known = _pads(op)
     small = known is not None and all(p < k for side in known for p, k in zip(side, op.window, strict=True))
@@ -227,7 +238,7 @@ def _taps(w: Writer, op: Any, x: str, shape: Any, value: Value, filler: float) -
     lows, highs = [s[0] for s in op.padding], [s[1] for s in op.padding]
     flat = w.node("Pad", flat, w.dims((0, 0, *lows, 0, 0, *highs)), w.like(filler, value))
     count = math.prod(op.window)
-    unit = w.constant(np.eye(count).reshape(count, 1, *op.window), value.args[0].tensor.dtype)
+    unit = w.constant(np.eye(count).reshape(count, 1, *op.window), value.tensor.dtype)
     return w.node("Conv", flat, unit, strides=list(op.strides), dilations=list(op.dilation), pads=[0] * 2 * rank)
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ingot.compiler.ir.graph import Value
-from ingot.compiler.ir.types import boolean
+from ingot.compiler.ir.types import boolean, f32, f64
+from ingot.compiler.ops.checks import Divisor
+from ingot.compiler.ops.structure import Broadcast, Constant, Reshape
 from ingot.frontends.onnx.export.writer import Writer, onnx_type, writes
+
+BIT_CAST_OPSET = 26
 
 _SAME = {
     "neg": "Neg", "abs": "Abs", "sign": "Sign", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "tanh": "Tanh",
     "sigmoid": "Sigmoid", "softplus": "Softplus", "erf": "Erf", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
     "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh",
     "atanh": "Atanh", "floor": "Floor", "ceil": "Ceil", "round": "Round", "is_nan": "IsNaN", "is_inf": "IsInf",
-    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "truncate_divide": "Div", "pow": "Pow",
+    "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "pow": "Pow",
     "maximum": "Max", "minimum": "Min", "equal": "Equal", "less": "Less", "less_equal": "LessOrEqual",
     "greater": "Greater", "greater_equal": "GreaterOrEqual", "where": "Where", "relu": "Relu", "mish": "Mish",
     "softsign": "Softsign", "hard_swish": "HardSwish", "reciprocal": "Reciprocal",
@@ -45,14 +51,48 @@ def not_equal(w: Writer, value: Value, a: str, b: str) -> str:
     return w.node("Not", w.node("Equal", a, b))
 
 
-@writes("mod")
-def mod(w: Writer, value: Value, a: str, b: str) -> str:
-    if not value.tensor.dtype.is_float:
-        return w.node("Mod", a, b)
-    return w.function(value, (a, b), _float_mod)
+# --- division ---------------------------------------------------------------------------------------
+
+
+@writes("divisor")
+def divisor(w: Writer, value: Value, x: str) -> str:
+    """The check comes back with the division that it is for."""
+    return x
+
+
+@writes("truncate_divide", "floor_divide", "mod", "fmod")
+def quotient(w: Writer, value: Value, a: str, b: str) -> str:
+    """Integers divided by zero give 0 here, and end the process in some runtimes: unless the divisor is known or checked
+    not to be 0, a function says what is meant."""
+    name = getattr(value.op, "name", "")
+    if value.tensor.dtype.is_float:
+        return _FLOAT_QUOTIENTS[name](w, value, a, b)
+    whole = _INTEGER_QUOTIENTS[name]
+    if not _is_checked(value.args[1]):
+        return w.function(value, (a, b), lambda w, value, a, b: _guarded(w, value, a, b, whole))
+    if name == "floor_divide":
+        return w.function(value, (a, b), whole)
+    return whole(w, value, a, b)
+
+
+def _is_checked(value: Value) -> bool:
+    """Whether integers are not 0, as far as the graph says so."""
+    while isinstance(value.op, Broadcast | Reshape):
+        value = value.args[0]
+    return isinstance(value.op, Divisor) or (isinstance(value.op, Constant) and bool(value.op.array.all()))
+
+
+def _guarded(w: Writer, value: Value, a: str, b: str, divide: Any) -> str:
+    zero = w.like(0, value)
+    is_zero = w.node("Equal", b, zero)
+    return w.node("Where", is_zero, zero, divide(w, value, a, w.node("Where", is_zero, w.like(1, value), b)))
 
 
 def _float_mod(w: Writer, value: Value, a: str, b: str) -> str:
+    return w.function(value, (a, b), _float_mod_body)
+
+
+def _float_mod_body(w: Writer, value: Value, a: str, b: str) -> str:
     rest = w.node("Mod", a, b, fmod=1)
     zero = w.like(0, value)
     other = w.node("Xor", w.node("Less", rest, zero), w.node("Less", b, zero))
@@ -60,21 +100,22 @@ def _float_mod(w: Writer, value: Value, a: str, b: str) -> str:
     return w.node("Where", wrong, w.node("Add", rest, b), rest)
 
 
-@writes("fmod")
-def fmod(w: Writer, value: Value, a: str, b: str) -> str:
-    return w.node("Mod", a, b, fmod=1)
+_FLOAT_QUOTIENTS: dict[str, Any] = {
+    "mod": _float_mod,
+    "fmod": lambda w, value, a, b: w.node("Mod", a, b, fmod=1),
+    "floor_divide": lambda w, value, a, b: w.function(
+        value, (a, b), lambda w, value, a, b: w.node("Floor", w.node("Div", a, b))
+    ),
+}
+_INTEGER_QUOTIENTS: dict[str, Any] = {
+    "truncate_divide": lambda w, value, a, b: w.node("Div", a, b),
+    "mod": lambda w, value, a, b: w.node("Mod", a, b),
+    "fmod": lambda w, value, a, b: w.node("Mod", a, b, fmod=1),
+    "floor_divide": lambda w, value, a, b: w.node("Div", w.node("Sub", a, w.node("Mod", a, b)), b),
+}
 
 
-@writes("floor_divide")
-def floor_divide(w: Writer, value: Value, a: str, b: str) -> str:
-    return w.function(value, (a, b), _floor_divide)
-
-
-def _floor_divide(w: Writer, value: Value, a: str, b: str) -> str:
-    if value.tensor.dtype.is_float:
-        return w.node("Floor", w.node("Div", a, b))
-    return w.node("Div", w.node("Sub", a, w.node("Mod", a, b)), b)
-
+# --- logic and bits ---------------------------------------------------------------------------------
 
 _LOGIC = {"bitwise_and": ("And", "BitwiseAnd"), "bitwise_or": ("Or", "BitwiseOr"), "bitwise_xor": ("Xor", "BitwiseXor"),
           "bitwise_not": ("Not", "BitwiseNot")}  # fmt: skip
@@ -201,27 +242,39 @@ def _digamma(w: Writer, value: Value, x: str) -> str:
 # --- activations with numbers -----------------------------------------------------------------------
 
 
-@writes("leaky_relu")
-def leaky_relu(w: Writer, value: Value, x: str) -> str:
-    return w.node("LeakyRelu", x, alpha=float(value.op.alpha))  # type: ignore[attr-defined]
+def _activation(w: Writer, value: Value, onnx: str, x: str, **numbers: float) -> str:
+    """ONNX keeps the numbers in single precision: a double that is not one of those needs a function to read back as it
+    was."""
+
+    def write(w: Writer, value: Value, x: str) -> str:
+        return w.node(onnx, x, **numbers)
+
+    rounded = any(float(np.float32(n)) != n for n in numbers.values())
+    return w.function(value, (x,), write) if rounded and value.tensor.dtype == f64 else write(w, value, x)
 
 
-@writes("elu", "celu")
-def elu(w: Writer, value: Value, x: str) -> str:
-    onnx = "Elu" if value.op.name == "elu" else "Celu"  # type: ignore[attr-defined]
-    return w.node(onnx, x, alpha=float(value.op.alpha))  # type: ignore[attr-defined]
-
-
-@writes("hard_sigmoid")
-def hard_sigmoid(w: Writer, value: Value, x: str) -> str:
+@writes("leaky_relu", "elu", "celu", "hard_sigmoid", "selu")
+def activation(w: Writer, value: Value, x: str) -> str:
     op: Any = value.op
-    return w.node("HardSigmoid", x, alpha=float(op.alpha), beta=float(op.beta))
+    match op.name:
+        case "leaky_relu":
+            return _activation(w, value, "LeakyRelu", x, alpha=float(op.alpha))
+        case "elu":
+            return _activation(w, value, "Elu", x, alpha=float(op.alpha))
+        case "celu" if value.tensor.dtype == f32:
+            return _activation(w, value, "Celu", x, alpha=float(op.alpha))
+        case "celu":  # ONNX's own is for f32 alone
+            return w.function(value, (x,), _celu)
+        case "hard_sigmoid":
+            return _activation(w, value, "HardSigmoid", x, alpha=float(op.alpha), beta=float(op.beta))
+    return _activation(w, value, "Selu", x, alpha=float(op.alpha), gamma=float(op.scale))
 
 
-@writes("selu")
-def selu(w: Writer, value: Value, x: str) -> str:
-    op: Any = value.op
-    return w.node("Selu", x, alpha=float(op.alpha), gamma=float(op.scale))
+def _celu(w: Writer, value: Value, x: str) -> str:
+    """max(0, x) + min(0, alpha (exp(x / alpha) - 1))"""
+    alpha, zero = w.like(value.op.alpha, value), w.like(0, value)  # type: ignore[attr-defined]
+    falling = w.node("Sub", w.node("Exp", w.node("Div", x, alpha)), w.like(1, value))
+    return w.node("Add", w.node("Max", x, zero), w.node("Min", w.node("Mul", falling, alpha), zero))
 
 
 @writes("gelu")
@@ -231,10 +284,12 @@ def gelu(w: Writer, value: Value, x: str) -> str:
 
 @writes("prelu")
 def prelu(w: Writer, value: Value, x: str, slope: str) -> str:
-    return w.node("PRelu", x, slope)
+    """At 0 with an infinite slope, ONNX says 0 and the formula here NaN."""
+    return w.function(value, (x, slope), lambda w, value, x, slope: w.node("PRelu", x, slope))
 
 
 @writes("bitcast")
 def bitcast(w: Writer, value: Value, x: str) -> str:
-    """Only newer opsets have BitCast; other runtimes than Ingot do not read such a model."""
-    return w.function(value, (x,), lambda w, v, x: w.node("BitCast", x, to=onnx_type(v.tensor.dtype)))
+    """Only a newer opset has BitCast, and few runtimes read that."""
+    w.model.opset = max(w.model.opset, BIT_CAST_OPSET)
+    return w.node("BitCast", x, to=onnx_type(value.tensor.dtype))

@@ -298,6 +298,21 @@ def sort(w: Writer, value: Value, x: str) -> str:
     return results[0] if op.name == "sort" else results[1]
 
 
-@writes("check_range", "stop_gradient", "independent")
+@writes("stop_gradient", "independent")
 def same(w: Writer, value: Value, x: str) -> str:
     return w.node("Identity", x)
+
+
+@writes("check_range")
+def check_range(w: Writer, value: Value, x: str) -> str:
+    """Indices counted from the front; the op that they are for checks them."""
+    return w.function(value, (x,), _counted_from_the_front)
+
+
+def _counted_from_the_front(w: Writer, value: Value, x: str) -> str:
+    op: Any = value.op
+    dtype = value.tensor.dtype
+    if dtype.kind != "int":
+        return w.node("Identity", x)
+    extent = w.scalar_dim(op.extent, dtype)
+    return w.node("Where", w.node("Less", x, w.like(0, value)), w.node("Add", x, extent), x)

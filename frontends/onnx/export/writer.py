@@ -182,6 +182,7 @@ class ModelParts:
         self._numbers: dict[str, int] = {}
         self._texts: dict[str, tuple[str, int]] = {}
         self.taken: set[str] = set()
+        self.opset = OPSET  # raised by ops that are newer
 
     def fresh(self, stem: str) -> str:
         while True:
@@ -203,6 +204,13 @@ class ModelParts:
                 writer.names[value] = write(writer, value, *inputs)
             else:
                 raise IngotTypeError(Code.OP_ARGUMENTS, f"{name} has no ONNX form", value.source)
+
+    def settle_versions(self) -> None:
+        """One opset version for the model and all its functions, when everything has been written."""
+        for function in self.functions.values():
+            for entry in function.opset_import:
+                if not entry.domain:
+                    entry.version = self.opset
 
     def function(self, value: Value, write: Write) -> tuple[str, int]:
         """The name of the function of an op on these types, and how many results it has."""

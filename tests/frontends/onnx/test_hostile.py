@@ -1,0 +1,396 @@
+"""Files that mean harm or are broken: an error that names the cause; no crash, no hang, no runaway memory.
+
+Each is tried in a process with limits of time and memory (tests/fuzz/onnx_worker.py). Where the file itself is at
+fault, the error is the list of problems with their codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
+
+from ingot.frontends.onnx.doctor import check_onnx
+from tests.frontends.onnx.building import info, model_of
+from tests.fuzz.onnx_worker import Limits, Outcome, Worker
+
+LIMITS = Limits(seconds=10, megabytes=1000)
+FLOATS = np.zeros(4, np.float32)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as made:
+        yield made
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+def small_model() -> ModelProto:
+    """A weight, two nodes, a subgraph: something of everything that files are made of."""
+    branch = helper.make_graph([node("Neg", "h", "b")], "branch", [], [info("b", FLOATS)])
+    other = helper.make_graph([node("Abs", "h", "b2")], "other", [], [info("b2", FLOATS)])
+    nodes = [
+        node("Mul", "x w", "h"),
+        node("If", "c", "y", then_branch=branch, else_branch=other),
+    ]
+    inputs = [info("x", FLOATS), info("c", np.array(True))]
+    return model_of(nodes, inputs, [info("y", FLOATS)], {"w": np.arange(4, dtype=np.float32)})
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    assert outcome.kind == "refused", f"{outcome.kind}: {outcome.detail}"
+    for word in words:
+        assert word in outcome.detail, outcome.detail
+
+
+# --- files that are not whole -----------------------------------------------------------------------
+
+
+def test_truncated(worker: Worker):
+    data = small_model().SerializeToString()
+    for size in range(0, len(data) - 1, 9):
+        outcome = worker.attempt(data[:size], limits=LIMITS)
+        refused(outcome, "O1")
+
+
+def test_flipped_bits(worker: Worker):
+    """Some flips leave a sound model; none may do worse than be refused."""
+    data, random = small_model().SerializeToString(), Random(1)
+    for _ in range(25):
+        broken = bytearray(data)
+        broken[random.randrange(len(broken))] ^= 1 << random.randrange(8)
+        outcome = worker.attempt(bytes(broken), limits=LIMITS)
+        assert outcome.is_fine, outcome
+
+
+def test_something_else_entirely(worker: Worker, tmp_path: Path):
+    refused(worker.attempt(b"PK\x03\x04 this is no model", limits=LIMITS), "O101")
+    refused(worker.attempt(str(tmp_path / "absent.onnx"), limits=LIMITS), "O101", "absent.onnx")
+    refused(worker.attempt(str(tmp_path), limits=LIMITS), "O101")
+
+
+# --- graphs -----------------------------------------------------------------------------------------
+
+
+def attempt(worker: Worker, model: ModelProto, **inputs: Any) -> Outcome:
+    return worker.attempt(model.SerializeToString(), inputs, LIMITS)
+
+
+def test_cycle(worker: Worker):
+    model = model_of([node("Add", "x b", "a"), node("Neg", "a", "b")], [info("x", FLOATS)], ["a"])
+    refused(attempt(worker, model), "O106", "Add -> a", "Neg -> b")
+
+
+def test_node_that_reads_itself(worker: Worker):
+    refused(attempt(worker, model_of([node("Add", "x a", "a")], [info("x", FLOATS)], ["a"])), "O106", "Add -> a")
+
+
+def test_cycle_through_a_subgraph(worker: Worker):
+    branch = helper.make_graph([node("Neg", "y", "b")], "branch", [], [info("b", FLOATS)])
+    model = model_of(
+        [node("If", "c", "y", then_branch=branch, else_branch=branch)], [info("c", np.array(True))], ["y"]
+    )
+    refused(attempt(worker, model), "O106", "If -> y")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "inputs", "weights"),
+    [
+        ([node("Neg", "x", "a"), node("Abs", "x", "a")], ["x"], {}),
+        ([node("Neg", "x", "x")], ["x"], {}),
+        ([node("Neg", "x", "a")], ["x", "x"], {}),
+        ([node("Neg", "x", "w")], ["x"], {"w": FLOATS}),
+    ],
+    ids=["two nodes", "a node and an input", "two inputs", "a node and a weight"],
+)
+def test_duplicate_names(worker: Worker, nodes: list[NodeProto], inputs: list[str], weights: dict[str, np.ndarray]):
+    model = model_of(nodes, [info(n, FLOATS) for n in inputs], [nodes[-1].output[0]], weights)
+    refused(attempt(worker, model), "O104")
+
+
+# --- sizes ------------------------------------------------------------------------------------------
+
+
+def test_extent_of_two_to_the_forty(worker: Worker):
+    model = model_of([node("Relu", "x", "y")], [info("x", FLOATS, [1 << 40])], ["y"])
+    refused(attempt(worker, model), "O114", str(1 << 40))
+
+
+def test_negative_extent(worker: Worker):
+    model = model_of([node("Relu", "x", "y")], [info("x", FLOATS, [-3])], ["y"])
+    refused(attempt(worker, model), "O114", "-3")
+
+
+def test_product_that_overflows(worker: Worker):
+    model = model_of([node("Relu", "x", "y")], [info("x", FLOATS, [1 << 33, 1 << 33])], ["y"])
+    refused(attempt(worker, model), "O118", str(1 << 33))
+
+
+def tensor(dims: Sequence[int], data: bytes, name: str = "w", kind: int = TensorProto.FLOAT) -> TensorProto:
+    return TensorProto(name=name, data_type=kind, dims=dims, raw_data=data)
+
+
+def with_tensor(*tensors: TensorProto) -> ModelProto:
+    model = model_of([node("Add", "x w", "y")], [info("x", FLOATS)], ["y"])
+    model.graph.initializer.extend(tensors)
+    return model
+
+
+@pytest.mark.parametrize("dims", [[1 << 40], [1 << 32, 1 << 32], [1 << 62, 1 << 62, 1 << 62]], ids=str)
+def test_weight_that_is_larger_than_the_file(worker: Worker, dims: list[int]):
+    refused(attempt(worker, with_tensor(tensor(dims, b"\0" * 16))), "O1", "'w'")
+
+
+def test_weight_with_a_negative_extent(worker: Worker):
+    refused(attempt(worker, with_tensor(tensor([-4], b"\0" * 16))), "O103", "'w'", "-4")
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 17, 32])
+def test_raw_data_of_the_wrong_length(worker: Worker, size: int):
+    refused(attempt(worker, with_tensor(tensor([4], b"\0" * size))), "O103", "'w'", "16 bytes", str(size))
+
+
+def test_typed_data_of_the_wrong_length(worker: Worker):
+    wrong = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], float_data=[1.0, 2.0])
+    refused(attempt(worker, with_tensor(wrong)), "O103", "2 elements")
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes"),
+    [("Expand", [1 << 24, 1 << 24, 4]), ("Expand", [1 << 31, 4]), ("Tile", [1 << 31]), ("Tile", [1 << 62])],
+    ids=["too large for any machine", "too large for the limit", "tiles", "tiles that overflow"],
+)
+def test_result_that_is_too_large(worker: Worker, op: str, sizes: list[int]):
+    model = model_of([node(op, "x s", "y")], [info("x", FLOATS)], ["y"], {"s": np.array(sizes)})
+    outcome = attempt(worker, model)
+    refused(outcome)
+    assert any(word in outcome.detail for word in ("bytes", "O118")), outcome.detail
+
+
+def test_size_given_at_run_time_is_negative(worker: Worker):
+    sizes = np.array([-5])
+    model = model_of([node("ConstantOfShape", "s", "y")], [info("s", sizes)], ["y"])
+    refused(attempt(worker, model, s=sizes), "-5")
+
+
+def test_size_given_at_run_time_is_too_large(worker: Worker):
+    sizes = np.array([1 << 45])
+    model = model_of([node("ConstantOfShape", "s", "y")], [info("s", sizes)], ["y"])
+    refused(attempt(worker, model, s=sizes), "bytes")
+
+
+# --- external data ----------------------------------------------------------------------------------
+
+
+def with_external(folder: Path, location: str, **entries: str) -> Path:
+    outside = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, **entries}.items():
+        outside.external_data.add(key=key, value=value)
+    path = folder / "model.onnx"
+    path.write_bytes(with_tensor(outside).SerializeToString())
+    return path
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A model's folder, and a file with 16 bytes outside of it."""
+    inside, outside = tmp_path / "model", tmp_path / "secret.bin"
+    inside.mkdir()
+    outside.write_bytes(b"\0" * 16)
+    return inside, outside
+
+
+def test_external_data_beside_the_model(worker: Worker, folders: tuple[Path, Path]):
+    (folders[0] / "weights.bin").write_bytes(b"\0" * 16)
+    outcome = worker.attempt(str(with_external(folders[0], "weights.bin")), limits=LIMITS)
+    assert outcome.kind == "ran", outcome
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "sub/../../secret.bin", "..\\secret.bin", "/etc/hostname", "", "."])
+def test_external_data_outside_the_folder(worker: Worker, folders: tuple[Path, Path], location: str):
+    refused(worker.attempt(str(with_external(folders[0], location)), limits=LIMITS), "O102", "'w'")
+
+
+def test_external_data_by_a_link_out_of_the_folder(worker: Worker, folders: tuple[Path, Path]):
+    (folders[0] / "weights.bin").symlink_to(folders[1])
+    refused(worker.attempt(str(with_external(folders[0], "weights.bin")), limits=LIMITS), "O102", "weights.bin")
+
+
+def test_external_data_by_a_linked_folder(worker: Worker, folders: tuple[Path, Path]):
+    (folders[0] / "sub").symlink_to(folders[1].parent, target_is_directory=True)
+    refused(worker.attempt(str(with_external(folders[0], "sub/secret.bin")), limits=LIMITS), "O102", "sub/secret.bin")
+
+
+def test_external_data_by_links_in_a_circle(worker: Worker, folders: tuple[Path, Path]):
+    (folders[0] / "weights.bin").symlink_to(folders[0] / "weights.bin")
+    refused(worker.attempt(str(with_external(folders[0], "weights.bin")), limits=LIMITS), "O102")
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [{"offset": "8"}, {"offset": "-4"}, {"length": "99"}, {"offset": "1e3"}, {"offset": str(1 << 62)}, {"length": "-16"}],
+    ids=str,
+)
+def test_external_data_beyond_the_file(worker: Worker, folders: tuple[Path, Path], entries: dict[str, str]):
+    (folders[0] / "weights.bin").write_bytes(b"\0" * 16)
+    refused(worker.attempt(str(with_external(folders[0], "weights.bin", **entries)), limits=LIMITS), "O102", "'w'")
+
+
+def test_external_data_of_a_model_in_memory(worker: Worker, folders: tuple[Path, Path]):
+    (folders[0] / "weights.bin").write_bytes(b"\0" * 16)
+    data = with_external(folders[0], "weights.bin").read_bytes()
+    refused(worker.attempt(data, limits=LIMITS), "O102", "path")
+
+
+# --- functions and subgraphs ------------------------------------------------------------------------
+
+
+def function(name: str, *nodes: NodeProto) -> FunctionProto:
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("local", 1)]
+    return helper.make_function("local", name, ["x"], [nodes[-1].output[0]], list(nodes), opsets)
+
+
+def calling(name: str, *functions: FunctionProto) -> ModelProto:
+    return model_of(
+        [node(name, "x", "y", domain="local")], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=functions
+    )
+
+
+def test_function_that_calls_itself(worker: Worker):
+    model = calling("Again", function("Again", node("Again", "x", "z", domain="local")))
+    refused(attempt(worker, model), "O113", "Again")
+
+
+def test_functions_that_call_each_other(worker: Worker):
+    model = calling(
+        "Ping",
+        function("Ping", node("Pong", "x", "z", domain="local")),
+        function("Pong", node("Ping", "x", "z", domain="local")),
+    )
+    refused(attempt(worker, model), "O113", "Ping", "Pong")
+
+
+def test_functions_that_expand_without_end(worker: Worker):
+    """Forty functions, each of which calls the next one twice: a million million nodes."""
+    functions = [
+        function(f"F{n}", node(f"F{n + 1}", "x", "h", domain="local"), node(f"F{n + 1}", "h", "z", domain="local"))
+        for n in range(40)
+    ]
+    model = calling("F0", *functions, function("F40", node("Neg", "x", "z")))
+    refused(attempt(worker, model), "O118", "nodes")
+
+
+def test_functions_that_call_each_other_ever_deeper(worker: Worker):
+    functions = [function(f"F{n}", node(f"F{n + 1}", "x", "z", domain="local")) for n in range(1000)]
+    model = calling("F0", *functions, function("F1000", node("Neg", "x", "z")))
+    refused(attempt(worker, model), "O115", "functions")
+
+
+def nested(depth: int) -> ModelProto:
+    """If in If in If ..."""
+    model = model_of([], [info("x", FLOATS), info("c", np.array(True))], ["y"])
+    graph = model.graph
+    name = "y"
+    for level in range(depth):
+        inner = graph.node.add(op_type="If", input=["c"], output=[name])
+        branch = inner.attribute.add(name="then_branch", type=5)
+        inner.attribute.add(name="else_branch", type=5).g.output.add(name="x")
+        graph, name = branch.g, f"y{level}"
+        graph.output.add(name=name)
+    graph.node.add(op_type="Neg", input=["x"], output=[name])
+    return model
+
+
+def test_subgraphs_nested_in_memory():
+    (problem,) = check_onnx(nested(100_000))
+    assert problem.code == "O115"
+
+
+def wrapped(data: bytes, *fields: int) -> bytes:
+    """Bytes as the value of a field of a field ... of a message."""
+    for field in fields:
+        size, count = b"", len(data)
+        while True:
+            size += bytes([count & 0x7F | (0x80 if count > 0x7F else 0)])
+            count >>= 7
+            if not count:
+                break
+        data = bytes([field << 3 | 2]) + size + data
+    return data
+
+
+def test_subgraphs_nested_in_a_file(worker: Worker):
+    """GraphProto.node = 1, NodeProto.attribute = 5, AttributeProto.g = 6, ModelProto.graph = 7."""
+    data = b""
+    for _ in range(20_000):
+        data = wrapped(data, 6, 5, 1)
+    refused(worker.attempt(wrapped(data, 7), limits=LIMITS), "O101")
+
+
+def test_subgraphs_nested_as_deep_as_allowed(worker: Worker):
+    data = nested(20).SerializeToString()
+    outcome = worker.attempt(data, {"x": FLOATS, "c": np.array(True)}, Limits(seconds=60))
+    assert outcome.kind == "ran", outcome
+
+
+# --- values at run time -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [4, -5, 1 << 40, -(1 << 63)])
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"])
+def test_index_out_of_range(worker: Worker, op: str, index: int):
+    indices = np.array([[1], [index]]) if op.endswith("ND") else np.array([1, index])
+    inputs = [info("x", FLOATS), info("i", indices), info("u", FLOATS[:2])]
+    names = "x i u" if op.startswith("Scatter") else "x i"
+    model = model_of([node(op, names, "y")], inputs[: len(names.split())], ["y"])
+    outcome = attempt(worker, model, x=FLOATS, i=indices, u=FLOATS[:2])
+    refused(outcome, f"index {index}", "extent 4")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_the_quotient_that_does_not_fit(worker: Worker, op: str, dtype: type):
+    """The most negative number divided by -1 overflows; processors raise a signal for it."""
+    x, y = np.full(40, np.iinfo(dtype).min, dtype), np.full(40, -1, dtype)
+    model = model_of([node(op, "x y", "z")], [info("x", x), info("y", y)], ["z"])
+    outcome = attempt(worker, model, x=x, y=y)
+    assert outcome.kind == "ran", outcome
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint64])
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+def test_integers_divided_by_zero(worker: Worker, op: str, dtype: type):
+    x, y = np.arange(40, dtype=dtype), np.ones(40, dtype)
+    y[33] = 0
+    model = model_of([node(op, "x y", "z")], [info("x", x), info("y", y)], ["z"])
+    refused(attempt(worker, model, x=x, y=y), "division by zero", op)
+
+
+def test_known_integers_divided_by_zero(worker: Worker):
+    zero = np.zeros(2, np.int64)
+    model = model_of([node("Div", "a b", "c"), node("Add", "x c", "y")], [info("x", zero)], ["y"], {"a": zero, "b": zero})
+    refused(attempt(worker, model, x=zero), "division by zero")
+
+
+def test_loop_without_end(worker: Worker):
+    """A trip count of 2^62 that the condition never stops: the limit of time is the caller's, memory stays flat."""
+    body = helper.make_graph(
+        [node("Identity", "c", "d"), node("Add", "v v", "w")],
+        "body",
+        [info("i", np.array(0)), info("c", np.array(True)), info("v", FLOATS)],
+        [info("d", np.array(True)), info("w", FLOATS)],
+    )
+    model = model_of(
+        [node("Loop", "n  x", "y", body=body)], [info("x", FLOATS)], ["y"], {"n": np.array(1 << 62)}
+    )
+    model.graph.node[0].input[:] = ["n", "", "x"]
+    outcome = worker.attempt(model.SerializeToString(), {"x": FLOATS}, Limits(seconds=4, megabytes=1000))
+    assert outcome.kind == "slow" or outcome.is_fine, outcome

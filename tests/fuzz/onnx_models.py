@@ -1,0 +1,105 @@
+"""Fuzz the ONNX importer: `python -m tests.fuzz.onnx_models --seconds 600`.
+
+The corpus is the official suite. Each candidate is compiled and run in a limited process (onnx_worker.py); anything
+but an answer or an error raised on purpose is a finding, written to a folder with the seed that makes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tests.frontends.onnx.cases import Case, all_cases, one_per_op
+from tests.fuzz.onnx_mutation import mutated
+from tests.fuzz.onnx_worker import Limits, Outcome, Worker
+
+LARGEST_MODEL = 1 << 14  # bytes: small files break in more places per second
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A sound model and inputs for it."""
+
+    name: str
+    model: bytes
+    inputs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    seed: int
+    entry: str
+    model: bytes
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, from {self.entry}: {self.outcome.kind}\n{self.outcome.detail}"
+
+
+def corpus(cases: Iterable[Case]) -> list[Entry]:
+    """The suite's models in memory, those that are small, one for each set of ops."""
+    chosen = one_per_op([c for c in cases if c.data])
+    return [Entry(c.name, c.model, _inputs(c)) for c in chosen if len(c.model) <= LARGEST_MODEL]
+
+
+def _inputs(case: Case) -> dict[str, Any]:
+    assert case.data
+    names = [i.name for i in case.proto.graph.input]
+    return {n: v for n, v in zip(names, case.data[0][0], strict=False) if isinstance(v, np.ndarray)}
+
+
+def candidate_of(seed: int, entries: list[Entry]) -> tuple[Entry, bytes]:
+    random = Random(seed)
+    entry = random.choice(entries)
+    return entry, mutated(entry.model, [random.choice(entries).model for _ in range(3)], random)
+
+
+def findings(seeds: Iterable[int], entries: list[Entry], limits: Limits, counts: Counter[str]) -> Iterator[Finding]:
+    """What is wrong with these seeds; `counts` is told how each candidate ended."""
+    with Worker() as worker:
+        for seed in seeds:
+            entry, model = candidate_of(seed, entries)
+            outcome = worker.attempt(model, entry.inputs, limits)
+            counts[outcome.kind] += 1
+            if not outcome.is_fine:
+                yield Finding(seed, entry.name, model, outcome)
+
+
+def _until(end: float, first: int) -> Iterator[int]:
+    while time.monotonic() < end:
+        yield first
+        first += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.onnx_models", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--folder", type=Path, default=Path("fuzz-failures"))
+    arguments = parser.parse_args()
+    entries = corpus(all_cases(Path(tempfile.gettempdir()) / "ingot-onnx-corpus"))
+    counts: Counter[str] = Counter()
+    seeds = _until(time.monotonic() + arguments.seconds, arguments.first)
+    failures = 0
+    for finding in findings(seeds, entries, Limits(), counts):
+        failures += 1
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        (arguments.folder / f"seed{finding.seed}.onnx").write_bytes(finding.model)
+        print(f"--- {finding}", flush=True)
+    ended = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    print(f"{failures} of {sum(counts.values())} candidates from {len(entries)} models are findings ({ended})")
+    return min(failures, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
