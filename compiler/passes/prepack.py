@@ -123,11 +123,12 @@ class Prepack(Pass):
         return builder.emit(Reshape(value.shape), made)
 
     def _block(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
-        """Columns of a block: the most vectors, up to those of the register tile, that divide the extent."""
+        """Columns of a block: as many vectors as the register tile has, or the most up to those, or three, if they
+        divide the extent."""
         if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
             return None
         lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
-        sizes = (number * lanes for number in range(vectors, 0, -1))
+        sizes = (number * lanes for number in (*range(vectors, 1, -1), 3, 1))
         block = next((size for size in sizes if extent % size == 0), extent)
         return block if block != extent else None
 

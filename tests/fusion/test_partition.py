@@ -121,6 +121,13 @@ def test_convolutions_take_their_epilogue():
     assert sum("convolution" in ops for ops in kernels(plan)) == 2
 
 
+@pytest.mark.parametrize(("channels", "expected"), [(16, True), (3, False)])
+def test_windows_slide_over_contiguous_channels(channels, expected):
+    """The image is transposed first; a few channels are read from where they are."""
+    model = nn.Conv2d(channels, 16, 3, stride=2)
+    assert (("transpose",) in kernels(plan_of(model, ingot.f32[1, channels, 33, 33]))[:1]) == expected
+
+
 def test_two_products_are_two_kernels():
     assert count(lambda x, w, b: (x @ w + b).relu() @ w + b, ROWS, MATRIX, BIAS) == 2
 

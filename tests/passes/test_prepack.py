@@ -146,3 +146,10 @@ def test_blocks_of_a_single_row_divide_the_columns():
     weight = generator.normal(size=(64, 1000)).astype(np.float32)
     graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[1, 64]]).graph
     assert contraction(Prepack()(graph)).args[1].args[0].shape == (25, 64, 40)
+
+
+@pytest.mark.parametrize("columns", [128, 120, 1000])
+def test_blocks_of_several_rows_are_as_wide_as_their_tile(columns):
+    weight = generator.normal(size=(64, columns)).astype(np.float32)
+    graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[40, 64]]).graph
+    assert contraction(Prepack()(graph)).args[1].args[0].shape[-1] == 16

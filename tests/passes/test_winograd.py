@@ -211,3 +211,49 @@ def test_the_gradient_of_a_weight_is_within_the_bound(x: TensorType, outputs: in
     found = np.asarray(Executable(program, threads=1)(image, cotangent))
     assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
     assert np.array_equal(np.asarray(Executable(program, threads=2)(image, cotangent)), found)
+
+
+# --- a whole network --------------------------------------------------------------------------------
+
+
+def residual_network(kind, stages: tuple[tuple[int, int], ...]) -> Graph:
+    """Stages of two residual blocks each, like a ResNet-18: (size, channels), a convolution with stride 2 between
+    stages; weights that keep the spread of the activations."""
+    builder = Builder()
+    rng = np.random.default_rng(11)
+    constants: dict[str, np.ndarray] = {}
+
+    def convolved(node, outputs: int, stride: int = 1):
+        channels = node.shape[-1]
+        name = f"w{len(constants)}"
+        spread = np.sqrt(2 / (9 * channels))
+        constants[name] = (rng.standard_normal((3, 3, channels, outputs)) * spread).astype(kind.numpy)
+        weight = Node(builder, builder.input(name, kind[3, 3, channels, outputs], "constant"))
+        return node.apply(Convolution(**{**PLAIN, "strides": (stride, stride)}), weight)  # type: ignore[arg-type]
+
+    size, channels = stages[0]
+    node = Node(builder, builder.input("x", kind[1, size, size, channels]))
+    for number, (_, outputs) in enumerate(stages):
+        if number:
+            node = convolved(node, outputs, 2).binary("maximum", 0.0)
+        for _ in range(2):
+            inner = convolved(node, outputs).binary("maximum", 0.0)
+            node = ((convolved(inner, outputs) + node) * np.sqrt(0.5)).binary("maximum", 0.0)
+    return Graph("residual", builder.inputs, (node.value,), constants=constants)
+
+
+def test_a_deep_network_stays_within_the_bound():
+    """Sixteen interpolated convolutions one after another, against exact ones in double precision."""
+    stages = ((32, 32), (16, 48), (8, 64), (4, 96))
+    graph, exact = residual_network(f32, stages), residual_network(f64, stages)
+    compiled = compile_graph(graph, Options(cache=False))
+    assert compiled.assembly is not None
+    assert sum(k.ops[0] == "winograd_convolution" for k in compiled.assembly.kernels) >= 12
+    x = np.random.default_rng(12).standard_normal((1, 32, 32, 32)).astype(np.float32)
+    weights = {name: w.astype(np.float64) for name, w in graph.constants.items()}
+    (wanted,) = run_graph(exact, {**weights, "x": x.astype(np.float64)})
+    found = np.asarray(Executable(compiled.program, threads=1)(x))
+    assert np.abs(found - wanted).max() <= ERROR_BOUND * (wanted.max() - wanted.min())
+    plain = compile_graph(graph, Options(cache=False, winograd=False))
+    assert plain.assembly is not None
+    assert not any(k.ops[0] == "winograd_convolution" for k in plain.assembly.kernels)

@@ -84,6 +84,7 @@ def test_a_column_has_the_same_bits_among_any_number_of_columns():
         (14, 256, 8, 16, (5, 2)),  # tiles of equal height: 5, 5, 4
         (7, 256, 8, 16, (4, 3)),
         (49, 256, 8, 16, (5, 2)),  # no single row is left over
+        (1000, 24, 8, 16, (4, 3)),  # three vectors are all columns
         (1, 256, 8, 16, (1, 8)),  # nothing of the right operand is used twice
     ],
 )  # fmt: skip

@@ -173,8 +173,9 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
 
 def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[int, int]:
     """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast fill the
-    registers. Two vectors are best when there are many rows; fewer rows leave registers for more vectors."""
-    vectors = 2
+    registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave
+    registers for more vectors."""
+    vectors = 3 if columns == 3 * width else 2
     height = tallest = (registers - 1 - vectors) // vectors
     if isinstance(columns, int) and columns <= width:
         vectors = 1
