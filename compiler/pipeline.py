@@ -41,11 +41,13 @@ from ingot.compiler.passes.fold_constants import split_constants
 from ingot.compiler.passes.invariants import Invariants
 from ingot.compiler.passes.layout import Layout
 from ingot.compiler.passes.motion import Motion
+from ingot.compiler.passes.pointwise import Pointwise
 from ingot.compiler.passes.prepack import Prepack
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
+from ingot.compiler.rematerialise import fit
 from ingot.compiler.report import build_report, with_sources, without_sources
 from ingot.compiler.schedule.choose import schedule
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
@@ -63,7 +65,8 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
-    Winograd(),  # convolutions are final: norms are in the weights, gradients are convolutions too
+    Pointwise(),  # convolutions are final: norms are in the weights, gradients are convolutions too
+    Winograd(),  # for the same reason
     Prepack(),  # last of the rewrites: nothing after it looks at contractions
     Invariants(),  # the rearranging of captured weights leaves loops
 )
@@ -99,45 +102,52 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     if options.dump is not None:
         folded = _folded(graph.constants, split.prologue)
         dumper.graph("constants", replace(split.main, constants={**graph.constants, **folded}))
-    assembly = _assembled(split.main, conditions_of(graph), options, target, cache)
+    main, assembly = _assembled(split.main, conditions_of(graph), options, target, cache)
     dumper.assembly(assembly)
     check_budget(assembly.arena_bytes, options.memory_budget)
     code = compile_functions(
         assembly.entry,
         target,
         options.workers,
-        dims=dims_of(split.main),
+        dims=dims_of(main),
         arena_bytes=assembly.arena_bytes,
-        shapes=_public_shapes(split.main),
+        shapes=_public_shapes(main),
         profile=options.profile,
     )
     dumper.code(code)
-    report = build_report(split.main, assembly, split.reasons)
-    manifest = _manifest(split.main, assembly, code, target, report)
+    report = build_report(main, assembly, split.reasons)
+    manifest = _manifest(main, assembly, code, target, report)
     prologue = print_graph(split.prologue) if split.prologue is not None else ""
     if cache is not None:
         kept = replace(manifest, report=without_sources(report, graph))
         cache.put(key, _to_cache(kept, code.image, prologue))
     constants = _constants(manifest, graph.constants, split.prologue)
-    return Compiled(Program(manifest, code.image, constants), split.main, assembly, False, code.objects)
+    return Compiled(Program(manifest, code.image, constants), main, assembly, False, code.objects)
 
 
 def _assembled(
     graph: Graph, conditions: Sequence[Condition], options: Options, target: Target, cache: Cache | None
-) -> Assembly:
-    """The program of the passes' result; with a budget for it, of schedules that were measured."""
+) -> tuple[Graph, Assembly]:
+    """The program of the passes' result, and the graph it is of: one that fits the memory budget. With a budget of
+    time, of schedules that were measured."""
 
     def by_rule(kernel: Kernel, choices: ScheduleOptions) -> Scheduled:
         return schedule(kernel, target, choices)
 
-    assembly = assemble(graph, by_rule, options.fuse, conditions, target)
+    def assembled(graph: Graph) -> Assembly:
+        return assemble(graph, by_rule, options.fuse, conditions, target)
+
+    if options.memory_budget is None:
+        assembly = assembled(graph)
+    else:
+        graph, assembly = fit(graph, options.memory_budget, assembled)
     if options.tune is None:
-        return assembly
+        return graph, assembly
     if target != Target.host():
         raise IngotValueError(Code.BAD_OPTION, "schedules can be measured on this machine only: tune needs its target")
     tuner = Tuner(target, options.tune, cache, _SOURCES)
     tuner.tune(placed.kernel for placed in assembly.kernels if placed.kernel is not None)
-    return assemble(graph, tuner.schedule, options.fuse, conditions, target)
+    return graph, assemble(graph, tuner.schedule, options.fuse, conditions, target)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:

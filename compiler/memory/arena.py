@@ -31,6 +31,7 @@ class Arena:
     offsets: dict[Hashable, Dim]
     total: Dim
     placements: dict[str, Placement]  # by the class's polynomial, for the report
+    requests: tuple[Request, ...] = ()
 
 
 def primitive_part(size: Dim) -> tuple[int, Dim]:
@@ -64,4 +65,4 @@ def plan_arena(requests: Sequence[Request]) -> Arena:
         for key, offset in placed.offsets.items():
             offsets[key] = base + part * offset
         base = base + part * placed.total
-    return Arena(offsets, base, placements)
+    return Arena(offsets, base, placements, tuple(requests))

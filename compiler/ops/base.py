@@ -120,6 +120,11 @@ class Op(ABC):
             raise TypeError(f"two ops are called {cls.name!r}")
         Op.registry[cls.name] = cls
 
+    @property
+    def slides(self) -> bool:
+        """Whether windows of it slide over its operands, reading elements along their last axis again and again."""
+        return False
+
     @abstractmethod
     def infer(self, *types: Any) -> Type: ...
 

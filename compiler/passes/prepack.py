@@ -10,21 +10,26 @@ A block is as wide as the register tile: two vectors, or more when there are few
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.types import DType
 from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.control import Scan
+from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
 from ingot.compiler.ops.structure import Broadcast, Reshape
+from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.motion import splat_like
 from ingot.compiler.passes.rewriting import Pass, rewrite
 from ingot.compiler.passes.simplify import splat
+from ingot.compiler.target import Target
 
 SMALLEST = 1 << 12  # elements of a weight for which rearranging pays
 VECTORS_OF_TILE = 2
@@ -38,6 +43,9 @@ class Prepack(Pass):
     why_here: ClassVar[str] = "last of the rewrites: nothing after it looks at contractions"
 
     vector_bytes: int = 32
+
+    def configured(self, options: Options, target: Target) -> Prepack:
+        return replace(self, vector_bytes=target.vector_bytes)
 
     def __call__(self, graph: Graph) -> Graph:
         fixed = {v for v in graph.inputs if isinstance(v.op, Input) and v.op.role == "constant"}
@@ -64,11 +72,13 @@ class Prepack(Pass):
             """contract(x, w) -> reshape(contract(x, blocks of w))"""
             return self._blocked(builder, value, fixed)
 
-        blocked_weight.ops = (Contract,)  # type: ignore[attr-defined]
+        blocked_weight.ops = (Contract, Convolution)  # type: ignore[attr-defined]
         return blocked_weight
 
     def _blocked(self, builder: Builder, value: Value, fixed: set[str]) -> Value | None:
         op = value.op
+        if isinstance(op, Convolution):
+            return self._blocked_convolution(builder, value, op, fixed)
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
@@ -78,11 +88,8 @@ class Prepack(Pass):
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         rows = _rows(value, op)
         vectors = VECTORS_OF_ROW if isinstance(rows, int) and rows <= FEW_ROWS else VECTORS_OF_TILE
-        block = vectors * self.vector_bytes // max(1, value.tensor.dtype.compute.itemsize)
-        while block * 2 > self.vector_bytes // 4 and isinstance(extent, int) and extent % block:
-            block //= 2
-        enough = isinstance(extent, int) and isinstance(depth, int) and extent * depth >= SMALLEST
-        if not enough or extent % block or extent == block or block < self.vector_bytes // 4:  # type: ignore[operator]
+        block = self._block(extent, depth, vectors, value.tensor.dtype)
+        if block is None:
             return None
         new = next(letter for letter in "bBcCdDeEfFgG" if letter not in op.left + op.right + op.output)
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
@@ -91,6 +98,35 @@ class Prepack(Pass):
             replace(op, right=new + summed + column, output=op.output[:-1] + new + column), x, blocks.value
         )
         return builder.emit(Reshape(value.shape), made)
+
+    def _blocked_convolution(
+        self, builder: Builder, value: Value, op: Convolution, fixed: set[str]
+    ) -> Value | None:
+        """convolution(x, w) -> reshape(blocked_convolution(x, blocks of w))"""
+        x, w = value.args
+        if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not _is_fixed(w, fixed):
+            return None
+        *inner, extent = w.tensor.static_shape
+        block = self._block(extent, math.prod(inner), VECTORS_OF_TILE, value.tensor.dtype)
+        if block is None:
+            return None
+        blocks = Node(builder, w).reshape((*inner, extent // block, block))
+        last = len(inner)
+        blocks = blocks.transpose((last, *range(last), last + 1))
+        made = builder.emit(
+            BlockedConvolution(op.strides, op.padding, op.dilation, op.groups, op.layout), x, blocks.value
+        )
+        return builder.emit(Reshape(value.shape), made)
+
+    def _block(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
+        """Columns of a block: as many vectors as the register tile has, or the most up to those, or three, if they
+        divide the extent."""
+        if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
+            return None
+        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
+        sizes = (number * lanes for number in (*range(vectors, 1, -1), 3, 1))
+        block = next((size for size in sizes if extent % size == 0), extent)
+        return block if block != extent else None
 
 
 def _column(op: Contract) -> str | None:
@@ -141,9 +177,17 @@ def _blocks_of(value: Value) -> Value | None:
 
 
 def _carries_product(value: Value) -> bool:
-    while isinstance(value.op, Elementwise | Cast | Where) and value.args:
-        value = value.args[0] if not isinstance(value.op, Where) else value.args[1]
-    return isinstance(value.op, Contract)
+    """Whether elementwise ops lead from a contraction to the value."""
+    seen: set[Value] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item.op, Contract | BlockedConvolution):
+            return True
+        if isinstance(item.op, Elementwise | Cast | Where) and item not in seen:
+            seen.add(item)
+            stack.extend(item.args)
+    return False
 
 
 def sink_reshape(builder: Builder, value: Value) -> Value | None:

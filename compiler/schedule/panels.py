@@ -10,6 +10,7 @@ Non-goal: deciding sizes; `recipes.contraction` decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ from ingot.compiler.target import Target
 
 UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
 LINE_BYTES = 64  # of a cache line
+SECOND_CACHE = 2  # locality of a hint: the first cache is full of what is used now
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class ContractionTiles:
     outer_columns: tuple[tuple[int, int], ...] = ()  # the same of other axes that only columns have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
     unroll: int = UNROLL
+    fetch_panels: bool = False  # hint at the next stored panel of the right operand while this one is used
     parallel: bool = True
 
     def __post_init__(self) -> None:
@@ -60,10 +63,12 @@ class Contraction:
     right: Scalar
     row_axes: tuple[int, ...]  # kept axes that only the left factor mentions
     column_axes: tuple[int, ...]  # kept axes that only the right factor mentions, the last kept one among them
+    gathered: bool = False  # a row axis is several of the left operand's: it is cheap to read only when packed
 
 
 Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
 Right = Callable[[tuple[Dim, ...], Dim], Scalar]  # (point in chunk, lane in tile) -> right operand
+Ahead = Callable[..., Sequence[Statement]]  # the first of some points in a chunk -> hints at what comes later
 
 
 @dataclass(frozen=True)
@@ -266,7 +271,8 @@ class PanelNest:
                 row = block.row_start + place
                 each = Tile(fixed, self.row, row, piece.size, self.lane, lane, width, self.tiles.width)
                 left = self._left(each, block, (*outer, place), chunk)
-                return self._tile(each, left, self._right(each, packed, chunk), chunk)
+                ahead = self._fetch_panel(each, (*outer, piece.start // self.tiles.rows + i), chunk)
+                return self._tile(each, left, self._right(each, packed, chunk), chunk, ahead)
 
             result.extend(build.loop("i", piece.count, one))
         return result
@@ -297,6 +303,37 @@ class PanelNest:
             return Load(panel, (*index, lane))
 
         return direct if panel is None else packed
+
+    def _fetch_panel(self, each: Tile, place: tuple[Dim, ...], chunk: Chunk) -> Ahead | None:
+        """Hints at the same points of the next stored panel, divided among the tiles of rows that read this one:
+        each fetches other points of a group. `place` says which tile it is, along the outer row axes and rows."""
+        if not self.tiles.fetch_panels:
+            return None
+        counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)]
+        number: Dim = 0
+        for step, count in zip(place, counts, strict=True):
+            number = number * count + step
+        share = -(-self.tiles.unroll // math.prod(counts))
+        axis, _ = self.tiles.outer_columns[-1]
+        following = {self.form.kept[axis]: each.index[self.form.kept[axis]] + 1}
+        bytes_of_point = self.columns * self.accumulation.dtype.itemsize
+
+        def ahead(*first: Dim) -> list[Statement]:
+            *points, last = first
+            result: list[Statement] = []
+            for n in range(share):
+                index = (*points, last + (number * share + n) % self.tiles.unroll)
+                at = {**each.at(0, 0), **following, **chunk.at(self.form.reduced, index)}
+                found = scalars.substitute(self.found.right, at)
+                assert isinstance(found, Load)
+                *place, lane = found.index
+                result += [
+                    Prefetch(found.buffer, (*place, lane + offset // found.dtype.itemsize), SECOND_CACHE)
+                    for offset in range(0, bytes_of_point, LINE_BYTES)
+                ]
+            return result
+
+        return ahead
 
     def _pack_right(self, panel: Buffer, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> tuple[Statement, ...]:
         """panel[k..., l] = right(k, lane + l), for the points of a chunk"""
@@ -356,7 +393,9 @@ class PanelNest:
 
     # --- the tile -------------------------------------------------------------------------------------------
 
-    def _tile(self, each: Tile, left: Left, right: Right, chunk: Chunk) -> tuple[Statement, ...]:
+    def _tile(
+        self, each: Tile, left: Left, right: Right, chunk: Chunk, ahead: Ahead | None
+    ) -> tuple[Statement, ...]:
         sums = each.register(self.accumulation.mark.name, self.accumulation)
 
         def point(*index: Dim) -> tuple[Statement, ...]:
@@ -370,13 +409,13 @@ class PanelNest:
         chain = (
             Alloc(sums),
             *tile.clear(each, [sums], self.form),
-            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll),
+            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
         )
         if chunk.first is None or chunk.last is None:
             return (*self._fetch_operands(each), *chain, *tile.finish(each, [sums], self.form))
         fetch = self._fetch_operands(each)
-        ahead = (If(chunk.last, fetch),) if fetch else ()
-        return (*self._fetch_partial(each), *ahead, *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
+        operands = (If(chunk.last, fetch),) if fetch else ()
+        return (*self._fetch_partial(each), *operands, *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
 
     def _fetch_operands(self, each: Tile) -> tuple[Statement, ...]:
         """What the epilogue reads of matrices as large as the result comes a few columns of many rows at a time,

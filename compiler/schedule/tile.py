@@ -197,9 +197,13 @@ def allocate(buffers: Sequence[Buffer]) -> tuple[Statement, ...]:
 
 
 def reduction_loops(
-    extents: Sequence[Dim], body: Callable[..., Sequence[Statement]], unroll: int = 1
+    extents: Sequence[Dim],
+    body: Callable[..., Sequence[Statement]],
+    unroll: int = 1,
+    before: Callable[..., Sequence[Statement]] | None = None,
 ) -> tuple[Statement, ...]:
-    """Loops over the reduced axes in order, the innermost unrolled by a factor."""
+    """Loops over the reduced axes in order, the innermost unrolled by a factor; `before` goes before each such
+    group of points and is told the first of them."""
     if not extents:
         return tuple(body())
     names = [f"k{n}" for n in range(len(extents))]
@@ -211,7 +215,8 @@ def reduction_loops(
         blocks = last // unroll
 
         def block(o: Dim) -> tuple[Statement, ...]:
-            return build.loop("u", unroll, lambda u: body(*outer, o * unroll + u), "unrolled")
+            ahead = before(*outer, o * unroll) if before is not None else ()
+            return (*ahead, *build.loop("u", unroll, lambda u: body(*outer, o * unroll + u), "unrolled"))
 
         rest = build.loop(names[-1], last - blocks * unroll, lambda k: body(*outer, blocks * unroll + k))
         return (*build.loop(names[-1], blocks, block), *rest)

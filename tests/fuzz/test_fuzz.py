@@ -34,8 +34,12 @@ REACHED_OTHERWISE = {
     "max_pool_index": "gradients of pools",
     "max_pool_select": "gradients of gradients of pools",
     "convolution_weight_gradient": "gradients of convolutions",
+    "blocked_convolution": "a pass makes it of convolutions",
     "winograd_convolution": "a pass makes it of convolutions",
+    "winograd_cotangent": "a pass makes it of gradients of convolutions",
+    "winograd_data": "a pass makes it of gradients of convolutions",
     "winograd_weight": "a pass makes it of convolutions",
+    "winograd_weight_gradient": "a pass makes it of gradients of convolutions",
 }
 
 

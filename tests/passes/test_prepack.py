@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot.compiler.ops.convolution import convolve
+from ingot.compiler.options import Options
+from ingot.compiler.passes.decompose import Decompose
 from ingot.compiler.passes.motion import Motion
 from ingot.compiler.passes.prepack import Prepack
+from ingot.compiler.target import Target
 from ingot.frontends.dsl.functions import trace
 from tests.passes.support import same_meaning
 
@@ -70,3 +74,62 @@ def test_weights_captured_by_a_loop():
     (body,) = next(v.op for v in result.body if v.op.regions).regions
     assert "transpose" in names(body)
     same_meaning(graph, result, 1e-12)
+
+
+def convolution_graph(channels, outputs, **fields):
+    weight = generator.normal(size=(3, 3, channels, outputs))
+    bias = generator.normal(size=outputs)
+
+    def model(x):
+        plain = {"strides": 2, "padding": 1, "layout": "channels_last", **fields}
+        return (convolve(x, x._coerce(weight), **plain) + bias).tanh()
+
+    return trace(model, [ingot.f64["n", 9, 8, channels * fields.get("groups", 1)]]).graph
+
+
+def test_weights_of_convolutions_are_cut_into_blocks():
+    graph = convolution_graph(12, 48)
+    result = Prepack()(graph)
+    (blocked,) = [v for v in result.body if v.op.name == "blocked_convolution"]
+    assert blocked.args[1].shape == (6, 3, 3, 12, 8)
+    assert names(result)[-1] == "reshape"
+    same_meaning(graph, result, 1e-12)
+
+
+@pytest.mark.parametrize("fields", [{"groups": 2}, {"layout": "channels_first"}])
+def test_other_convolutions_keep_their_weights(fields):
+    if "layout" in fields:
+        weight = generator.normal(size=(48, 12, 3, 3))
+        graph = trace(lambda x: convolve(x, x._coerce(weight)), [ingot.f64[1, 12, 9, 9]]).graph
+    else:
+        graph = convolution_graph(12, 48, **fields)
+    assert "blocked_convolution" not in names(Prepack()(graph))
+
+
+def test_blocks_are_as_wide_as_the_machine():
+    graph = convolution_graph(12, 48)
+    packed = Prepack().configured(Options(), Target.named("x86-64-v4"))(graph)
+    (blocked,) = [v for v in packed.body if v.op.name == "blocked_convolution"]
+    assert blocked.args[1].shape[-1] == 16
+
+
+def test_a_choice_between_products_keeps_their_blocks():
+    """relu6 is two choices, one inside the other: both belong to the product."""
+    graph = trace(lambda x: (x @ WEIGHT + BIAS).clip(0.0, 6.0), [ingot.f64["n", 64]]).graph
+    result = Prepack()(Decompose()(graph))
+    assert names(result).count("reshape") == 3  # of weight, bias and result
+    same_meaning(graph, result, 1e-12)
+
+
+def test_blocks_of_a_single_row_divide_the_columns():
+    """1000 is 125 vectors of 8: blocks of 5 vectors, because 8 do not divide it and one alone waits for itself."""
+    weight = generator.normal(size=(64, 1000)).astype(np.float32)
+    graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[1, 64]]).graph
+    assert contraction(Prepack()(graph)).args[1].shape == (25, 64, 40)
+
+
+@pytest.mark.parametrize(("columns", "blocks"), [(128, 16), (120, 24), (1000, 8)])
+def test_blocks_of_several_rows_divide_the_columns(columns, blocks):
+    weight = generator.normal(size=(64, columns)).astype(np.float32)
+    graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[40, 64]]).graph
+    assert contraction(Prepack()(graph)).args[1].shape[-1] == blocks

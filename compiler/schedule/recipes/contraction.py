@@ -30,6 +30,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
+from ingot.compiler.schedule.gathering import merge_rows
 from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
@@ -45,6 +46,11 @@ WIDEST_BLOCK = 4096  # columns of a block
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
+SUMS = 8  # sums of a tile that hide the latency of a multiply-add
+STARTING_COST = 0.5  # of a register tile, in rows
+NEARLY = 1.02  # of the least time: as good
+GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
+GATHERING_GAIN = 0.94  # of the time, from which it is worth it
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
@@ -57,6 +63,8 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     found = classify(form)
     if found is None:
         return None
+    found = gathered(found, target)
+    form = found.form
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
     nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
@@ -99,6 +107,28 @@ def _is_dot(form: ReductionForm, right: Scalar) -> bool:
     return along_sum and not across and 1 not in form.shape[:-1]
 
 
+def gathered(found: Contraction, target: Target) -> Contraction:
+    """The contraction with its two last row axes as one, where that leaves fewer tiles of rows partly empty."""
+    form = found.form
+    if len(found.row_axes) < 2 or found.row_axes[-1] != found.row_axes[-2] + 1:
+        return found
+    outer, inner = (form.kept_extents[axis] for axis in found.row_axes[-2:])
+    columns = _product(form, found.column_axes)
+    if not isinstance(outer, int) or not isinstance(inner, int) or symbolic.less(columns, GATHERED_COLUMNS) is not False:
+        return found
+    width = target.lanes(form.accumulations[0].dtype.itemsize)
+
+    def time(rows: int) -> float:
+        height, vectors = register_tile(rows, form.kept_extents[-1], width, target.vector_registers)
+        return tiles_time(rows, height, vectors)
+
+    if time(outer * inner) > GATHERING_GAIN * outer * time(inner):
+        return found
+    merged = merge_rows(form, found.right, found.row_axes[-2])
+    changed = None if merged is None else classify(merged)
+    return found if changed is None else replace(changed, gathered=True)
+
+
 # --- decision -------------------------------------------------------------------------------------------------
 
 
@@ -131,20 +161,22 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
+        fetch_panels=_fetch_panels(found, outer_columns, columns, target),
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
 
 
 def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[int, int]:
     """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast fill the
-    registers. Two vectors are best when there are many rows; fewer rows leave registers for more vectors."""
-    vectors = 2
+    registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave
+    registers for more vectors."""
+    vectors = 3 if columns == 3 * width else 2
     height = tallest = (registers - 1 - vectors) // vectors
     if isinstance(columns, int) and columns <= width:
         vectors = 1
         height = min(2 * tallest, registers - 2)
     if isinstance(rows, int) and rows > 0:
-        height = -(-rows // -(-rows // height))  # tiles of equal height
+        height = _height(rows, height, vectors)
         if height == 1 and vectors > 1:
             vectors = 8  # nothing of the right operand is used twice: it needs no registers
         elif height < tallest and vectors > 1:
@@ -152,6 +184,24 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
     if isinstance(columns, int):
         vectors = max(1, min(vectors, -(-columns // width)))
     return height, vectors
+
+
+def _height(rows: int, tallest: int, vectors: int) -> int:
+    """The tallest of the tiles that take nearly the least time for all rows. A tile takes as long as its rows, but
+    not less than the latency of its sums, and starting it takes a little more."""
+    least = SUMS // vectors
+    if rows <= least:
+        return rows
+    times = {height: tiles_time(rows, height, vectors) for height in range(min(tallest, rows), least - 1, -1)}
+    enough = NEARLY * min(times.values())
+    return next(height for height, time in times.items() if time <= enough)
+
+
+def tiles_time(rows: int, height: int, vectors: int) -> float:
+    """The time of all tiles of rows, in rows of a full tile."""
+    full, rest = divmod(rows, height)
+    least = SUMS // vectors
+    return full * (max(height, least) + STARTING_COST) + (max(rest, least) + STARTING_COST if rest else 0)
 
 
 def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> bool:
@@ -174,6 +224,20 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     return not overlaps
 
 
+def _fetch_panels(
+    found: Contraction, outer_columns: Sequence[tuple[int, int]], columns: int, target: Target
+) -> bool:
+    """Whether the right operand is stored in panels, and larger than the second cache: it then comes from far away,
+    a panel at a time, while several tiles of rows compute with the one before."""
+    right, form = found.right, found.form
+    if not isinstance(right, Load) or not outer_columns or not found.row_axes:
+        return False
+    panels = scalars.stride(right, form.kept[-1]) == 1 and form.kept_extents[-1] == columns
+    stored = panels and scalars.stride(right, form.reduced[-1]) == columns
+    large = symbolic.less_equal(target.l2_bytes, right.buffer.type.size * right.dtype.itemsize) is True
+    return stored and large
+
+
 def _pack_left(found: Contraction, columns: int) -> bool:
     """Rows are packed when there are enough columns to pay for it: always for an expression, and for plain memory
     when it is too large to stay near, because panels then come in the order in which they are used. Windows that
@@ -181,6 +245,8 @@ def _pack_left(found: Contraction, columns: int) -> bool:
     column_extent = _product(found.form, found.column_axes)
     if not found.row_axes:
         return False
+    if found.gathered:
+        return True
     left = found.left
     if not (_is_plain(left, found) and isinstance(left, Load)):
         return symbolic.less_equal(2 * columns, column_extent) is not False
