@@ -50,6 +50,7 @@ from ingot.compiler.passes.winograd import Winograd
 from ingot.compiler.rematerialise import fit
 from ingot.compiler.report import build_report, with_sources, without_sources
 from ingot.compiler.schedule.choose import schedule
+from ingot.compiler.schedule.repeats import Repeats
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 from ingot.compiler.tuning import Tuner
@@ -135,7 +136,7 @@ def _assembled(
         return schedule(kernel, target, choices)
 
     def assembled(graph: Graph) -> Assembly:
-        return assemble(graph, by_rule, options.fuse, conditions, target)
+        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target)
 
     if options.memory_budget is None:
         assembly = assembled(graph)
@@ -147,7 +148,7 @@ def _assembled(
         raise IngotValueError(Code.BAD_OPTION, "schedules can be measured on this machine only: tune needs its target")
     tuner = Tuner(target, options.tune, cache, _SOURCES)
     tuner.tune(placed.kernel for placed in assembly.kernels if placed.kernel is not None)
-    return graph, assemble(graph, tuner.schedule, options.fuse, conditions, target)
+    return graph, assemble(graph, Repeats(tuner.schedule), options.fuse, conditions, target)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:

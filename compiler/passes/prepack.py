@@ -1,11 +1,11 @@
 """Store weights in the order in which the register tiles of a product read them.
 
-    contract(x[i, k], w[k, n])  ->  reshape(contract(x[i, k], blocks[b, k, j]) as [i, b, j])
+    contract(x[i, k], w[k, n])  ->  contract(x[i, k], unblock(block(w)))
 
 with w cut into blocks of columns, each contiguous: reading a block is one stream, and nothing is packed at
-run time. Done for weights that are constant, or captured by a loop (the rearranging then leaves the loop).
-The reshape moves behind the elementwise ops that follow, so that they stay in the product's epilogue.
-A block is as wide as the register tile: two vectors, or more when there are few rows to share it.
+run time. Done for weights that are constant, or captured by a loop (the cutting then leaves the loop); the product
+itself reads through `unblock`. A block is as wide as the register tile: two vectors, or more when there are few
+rows to share it. The last block is filled up with zeros that nobody reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import DType
 from ingot.compiler.ops.base import Node, Op
-from ingot.compiler.ops.contraction import Contract
+from ingot.compiler.ops.contraction import Block, Contract, Unblock
 from ingot.compiler.ops.control import Scan
 from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
@@ -52,9 +52,7 @@ class Prepack(Pass):
         return self._rewrite(graph, {v.op.name for v in fixed if isinstance(v.op, Input)})
 
     def _rewrite(self, graph: Graph, fixed: set[str]) -> Graph:
-        rules = (self._rule(fixed), sink_reshape)
-        changed = rewrite(graph, rules)
-        return self._in_scans(changed)
+        return self._in_scans(rewrite(graph, (self._rule(fixed), sink_reshape)))
 
     def _in_scans(self, graph: Graph) -> Graph:
         def change(op: Scan) -> Scan:
@@ -69,7 +67,7 @@ class Prepack(Pass):
 
     def _rule(self, fixed: set[str]) -> Callable[[Builder, Value], Value | None]:
         def blocked_weight(builder: Builder, value: Value) -> Value | None:
-            """contract(x, w) -> reshape(contract(x, blocks of w))"""
+            """contract(x, w) -> contract(x, unblock(block(w)))"""
             return self._blocked(builder, value, fixed)
 
         blocked_weight.ops = (Contract, Convolution)  # type: ignore[attr-defined]
@@ -82,22 +80,28 @@ class Prepack(Pass):
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
-        if column is None or not _is_fixed(w, fixed):
+        if column is None or isinstance(w.op, Unblock) or not _is_fixed(w, fixed):
             return None
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         rows = _rows(value, op)
         vectors = VECTORS_OF_ROW if isinstance(rows, int) and rows <= FEW_ROWS else VECTORS_OF_TILE
-        block = self._block(extent, depth, vectors, value.tensor.dtype)
+        block = self._columns(extent, depth, vectors, value.tensor.dtype)
         if block is None:
             return None
-        new = next(letter for letter in "bBcCdDeEfFgG" if letter not in op.left + op.right + op.output)
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
-        blocks = matrix.reshape((depth, extent // block, block)).transpose((1, 0, 2))  # type: ignore[operator]
-        made = builder.emit(
-            replace(op, right=new + summed + column, output=op.output[:-1] + new + column), x, blocks.value
-        )
-        return builder.emit(Reshape(value.shape), made)
+        columns = matrix.apply(Block(block)).apply(Unblock(extent))
+        return builder.emit(replace(op, right=summed + column), x, columns.value)
+
+    def _columns(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
+        """Columns of a block of a matrix: as many as a register tile has, or a few vectors less when a single row is
+        then cut without a rest; None when blocks do not pay."""
+        if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
+            return None
+        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
+        sizes = (number * lanes for number in range(vectors, vectors // 2, -1))
+        block = next((size for size in sizes if extent % size == 0), vectors * lanes)
+        return block if block < extent else None
 
     def _blocked_convolution(
         self, builder: Builder, value: Value, op: Convolution, fixed: set[str]
@@ -177,12 +181,12 @@ def _blocks_of(value: Value) -> Value | None:
 
 
 def _carries_product(value: Value) -> bool:
-    """Whether elementwise ops lead from a contraction to the value."""
+    """Whether elementwise ops lead from a blocked convolution to the value."""
     seen: set[Value] = set()
     stack = [value]
     while stack:
         item = stack.pop()
-        if isinstance(item.op, Contract | BlockedConvolution):
+        if isinstance(item.op, BlockedConvolution):
             return True
         if isinstance(item.op, Elementwise | Cast | Where) and item not in seen:
             seen.add(item)

@@ -84,6 +84,21 @@ def cover_block(extent: Dim, number: Dim, steps: int, sizes: Sequence[int], mask
     return Cover(size, full, rest, present, (*_tiles(0, full, size), *ending))
 
 
+def evened(found: Cover) -> Cover:
+    """The same range with a short last tile made longer: it shares the steps of the full tile before it. A tile of a
+    few rows has too few independent sums to keep the multipliers busy."""
+    size, rest, present = found.size, found.rest, found.present
+    if not isinstance(rest, int) or rest == 0 or 2 * rest > size or not isinstance(found.full, int) or found.full == 0:
+        return found
+    first, second = -(-(size + rest) // 2), (size + rest) // 2
+    full = found.full - 1
+    start = full * size
+    ending = (Piece(start, present, first), Piece(start + first, present, second))
+    if first == second:
+        ending = (Piece(start, 2 * present, first),)
+    return Cover(size, full, size + rest, present, (*_tiles(0, full, size), *ending))
+
+
 def cover_range(part: Range, sizes: Sequence[int], masked: bool = False) -> Cover:
     """A range of an axis as tiles."""
     if part.steps is None:

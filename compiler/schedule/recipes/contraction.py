@@ -21,6 +21,7 @@ threads, tile edges, or on what was packed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -46,12 +47,14 @@ WIDEST_BLOCK = 4096  # columns of a block
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
+MOST_VECTORS = 8  # of a register tile: a single row
 SUMS = 8  # sums of a tile that hide the latency of a multiply-add
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
 GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
 GATHERING_GAIN = 0.94  # of the time, from which it is worth it
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
+ROWS_SHARE = 0.8  # of the second cache that the rows of a block may take when panels see all chunks in turn
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
 
@@ -139,6 +142,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target.vector_registers)
+    vectors = _whole_blocks(found, vectors, width)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
     pack_left = _pack_left(found, columns)
@@ -161,7 +165,8 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
-        fetch_panels=_fetch_panels(found, outer_columns, columns, target),
+        chunks_inside=_rows_stay(found, row_block, outer_rows, target),
+        fetch_panels=_fetch_panels(found, width, target),
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
 
@@ -204,12 +209,26 @@ def tiles_time(rows: int, height: int, vectors: int) -> float:
     return full * (max(height, least) + STARTING_COST) + (max(rest, least) + STARTING_COST if rest else 0)
 
 
+def _whole_blocks(found: Contraction, vectors: int, width: int) -> int:
+    """At most so many vectors, and such that a tile is a whole number of the blocks of columns that the right operand
+    is stored in, or a part of one."""
+    right, lane = found.right, found.form.kept[-1]
+    if not isinstance(right, Load) or scalars.stride(right, lane) is not None:
+        return vectors
+    stored = [n for n in range(1, MOST_VECTORS + 1) if scalars.group_stride(right, lane, n * width) == 1]
+    block = max(stored, default=1)
+    return next(n for n in range(vectors, 0, -1) if block % n == 0 or n % block == 0)
+
+
 def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> bool:
     """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
     and windows that overlap are near already, and panels that are stored as such need nothing."""
     right, lane = found.right, found.form.kept[-1]
-    if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
+    width = target.lanes(found.form.accumulations[0].dtype.itemsize)
+    if not (_is_plain(right, found) and isinstance(right, Load) and scalars.group_stride(right, lane, width) == 1):
         return True
+    if scalars.stride(right, lane) is None:
+        return False  # stored in blocks of columns
     if scalars.stride(right, found.form.reduced[-1]) == found.form.kept_extents[-1] == columns:
         return False
     if symbolic.less_equal(_product(found.form, found.row_axes), 2 * rows) is True:
@@ -224,18 +243,14 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     return not overlaps
 
 
-def _fetch_panels(
-    found: Contraction, outer_columns: Sequence[tuple[int, int]], columns: int, target: Target
-) -> bool:
-    """Whether the right operand is stored in panels, and larger than the second cache: it then comes from far away,
-    a panel at a time, while several tiles of rows compute with the one before."""
-    right, form = found.right, found.form
-    if not isinstance(right, Load) or not outer_columns or not found.row_axes:
+def _fetch_panels(found: Contraction, width: int, target: Target) -> bool:
+    """Whether the right operand comes from beyond the second cache, in whole vectors, while several tiles of rows
+    compute with the panel before."""
+    right = found.right
+    if not isinstance(right, Load) or not found.row_axes:
         return False
-    panels = scalars.stride(right, form.kept[-1]) == 1 and form.kept_extents[-1] == columns
-    stored = panels and scalars.stride(right, form.reduced[-1]) == columns
     large = symbolic.less_equal(target.l2_bytes, right.buffer.type.size * right.dtype.itemsize) is True
-    return stored and large
+    return large and scalars.group_stride(right, found.form.kept[-1], width) == 1
 
 
 def _pack_left(found: Contraction, columns: int) -> bool:
@@ -257,6 +272,16 @@ def _pack_left(found: Contraction, columns: int) -> bool:
     )
     large = symbolic.less(left.buffer.type.size, LARGE_LEFT) is not True
     return large and not overlaps and symbolic.less_equal(MANY_COLUMNS, column_extent) is not False
+
+
+def _rows_stay(
+    found: Contraction, row_block: int, outer_rows: tuple[tuple[int, int], ...], target: Target
+) -> bool:
+    """Whether the rows of a block stay in the second cache over the whole reduced axis."""
+    depth = symbolic.product(found.form.reduced_extents)
+    rows = math.prod((row_block, *(size for _, size in outer_rows)))
+    size = depth * rows * found.form.accumulations[0].dtype.itemsize
+    return symbolic.less_equal(size, int(target.l2_bytes * ROWS_SHARE)) is True
 
 
 def _is_plain(operand: Scalar, found: Contraction) -> bool:
