@@ -63,10 +63,13 @@ def interleave(contenders: Mapping[str, Call], effort: Effort) -> dict[str, Timi
     finally:
         if collecting:
             gc.enable()
-    return {
-        name: Timing(min(times), statistics.median(times), len(times) * plans[name].group)
-        for name, times in samples.items()
-    }
+    return {name: _timing(times, plans[name].group) for name, times in samples.items()}
+
+
+def _timing(times: list[float], group: int) -> Timing:
+    if not times:
+        raise RuntimeError("the clock did not move during any call")
+    return Timing(min(times), statistics.median(times), len(times) * group)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,8 @@ class _Plan:
                 for _ in repeats:
                     call()
                 end = clock()
-            times.append((end - start) * 1e-9 / self.group)
+            if end > start:  # on a virtual machine the clock of a process may stand still for a while
+                times.append((end - start) * 1e-9 / self.group)
         return times
 
 

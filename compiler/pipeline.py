@@ -41,6 +41,7 @@ from ingot.compiler.passes.fold_constants import split_constants
 from ingot.compiler.passes.invariants import Invariants
 from ingot.compiler.passes.layout import Layout
 from ingot.compiler.passes.motion import Motion
+from ingot.compiler.passes.pointwise import Pointwise
 from ingot.compiler.passes.prepack import Prepack
 from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
@@ -49,6 +50,7 @@ from ingot.compiler.passes.winograd import Winograd
 from ingot.compiler.rematerialise import fit
 from ingot.compiler.report import build_report, with_sources, without_sources
 from ingot.compiler.schedule.choose import schedule
+from ingot.compiler.schedule.repeats import Repeats
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 from ingot.compiler.tuning import Tuner
@@ -64,7 +66,8 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
-    Winograd(),  # convolutions are final: norms are in the weights, gradients are convolutions too
+    Pointwise(),  # convolutions are final: norms are in the weights, gradients are convolutions too
+    Winograd(),  # for the same reason
     Prepack(),  # last of the rewrites: nothing after it looks at contractions
     Invariants(),  # the rearranging of captured weights leaves loops
 )
@@ -133,7 +136,7 @@ def _assembled(
         return schedule(kernel, target, choices)
 
     def assembled(graph: Graph) -> Assembly:
-        return assemble(graph, by_rule, options.fuse, conditions, target)
+        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target)
 
     if options.memory_budget is None:
         assembly = assembled(graph)
@@ -145,7 +148,7 @@ def _assembled(
         raise IngotValueError(Code.BAD_OPTION, "schedules can be measured on this machine only: tune needs its target")
     tuner = Tuner(target, options.tune, cache, _SOURCES)
     tuner.tune(placed.kernel for placed in assembly.kernels if placed.kernel is not None)
-    return graph, assemble(graph, tuner.schedule, options.fuse, conditions, target)
+    return graph, assemble(graph, Repeats(tuner.schedule), options.fuse, conditions, target)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:

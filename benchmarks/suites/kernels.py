@@ -72,23 +72,20 @@ def run_convolution(row: Convolution, setting: Setting) -> Result:
     entries = {OURS: compiled(model, [x], setting)}
     if row.kernel == 3 and row.stride == 1 and row.groups == 1:
         entries[f"{OURS}, no Winograd"] = compiled(model, [x], setting, winograd=False)
-    if not TorchEager.installed():
-        expected = np.asarray(ingot.interpret(model, x))
-    else:
-        module = _torch_chain(row, model)
-        entries["torch"] = Entry(lambda: _torch_call(setting, lambda _, x: module(x), x), _to_numpy)
-        expected = _double(module, x)
-        with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
-            path = peers.export_onnx(module, [x], Path(folder) / "model.onnx")
-            for peer in peers.available(setting.threads):
-                if isinstance(peer, OnnxPeer):
-                    call = peer.session(path, [x])
-                    entries[peer.name] = Entry(lambda call=call: call, peer.result)
     outputs = math.ceil(row.size / row.stride) ** 2 * row.outputs
     products = row.chain * outputs * row.inputs // row.groups * row.kernel**2
     weights = row.chain * row.outputs * row.inputs // row.groups * row.kernel**2
     least = Work(2.0 * products, 4.0 * (x.size + weights), 4.0 * outputs)
-    return race(row, entries, expected, TOLERANCE, setting, least)
+    if not TorchEager.installed():
+        return race(row, entries, np.asarray(ingot.interpret(model, x)), TOLERANCE, setting, least)
+    module = _torch_chain(row, model)
+    entries["torch"] = Entry(lambda: _torch_call(setting, lambda _, x: module(x), x), _to_numpy)
+    with tempfile.TemporaryDirectory(prefix="ingot-bench-") as folder:
+        path = peers.export_onnx(module, [x], Path(folder) / "model.onnx")
+        for peer in peers.available(setting.threads):
+            if isinstance(peer, OnnxPeer):
+                entries[peer.name] = Entry(lambda peer=peer: peer.session(path, [x]), peer.result)
+        return race(row, entries, _double(module, x), TOLERANCE, setting, least)
 
 
 def _layer(row: Convolution, seed: int) -> nn.Module:

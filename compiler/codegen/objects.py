@@ -23,6 +23,7 @@ from ingot.compiler.codegen.link import link
 from ingot.compiler.codegen.parallel import emit_objects
 from ingot.compiler.codegen.pool import pool_module
 from ingot.compiler.ir import loops, symbolic, traverse
+from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.target import Target
 from ingot.runtime.abi import ALLOWED_IMPORTS, ENTRY_PROFILE, PARALLEL_FOR, REQUIRED_EXPORTS
@@ -145,11 +146,15 @@ class _Kernels:
         self.different: dict[str, Kernel] = {}  # symbol -> kernel
         self.callees: dict[loops.Function, Callee] = {}
         self.sites: list[str] = []
+        self._emitted: dict[tuple[tuple[Buffer, ...], int], Kernel] = {}
         self._symbols: dict[str, str] = {}  # text with the name left out -> symbol
 
     def add(self, function: loops.Function) -> Kernel | None:
         """Emit a function; the kernel to compile, None when there is one like it already."""
-        kernel = emit_kernel(function, _PLACEHOLDER, self.target)
+        same = (function.parameters, id(function.body))  # functions that share a body share their code
+        kernel = self._emitted.get(same)
+        if kernel is None:
+            kernel = self._emitted[same] = emit_kernel(function, _PLACEHOLDER, self.target)
         symbol = self._symbols.get(kernel.body)
         is_new = symbol is None
         if symbol is None:

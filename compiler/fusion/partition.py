@@ -35,7 +35,9 @@ from ingot.compiler.ir.tensor import BufferReader, Definition, InlineReader, Ker
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.movement import Concat
-from ingot.compiler.ops.structure import Get, Reshape, reshape_index
+from ingot.compiler.ops.structure import Get, Reshape, Transpose, reshape_index
+
+SEVERAL = 8  # neighbours that make a vector
 
 
 def partition(graph: Graph, limits: FusionLimits | None = None, fuse: bool = True) -> FusionPlan:
@@ -129,6 +131,8 @@ class _Partition:
                 return "a reshape of it is a view of memory"
             if op.rereads and (total > 0 or value in self.choosing) and not constant:
                 return f"{op.name} reads its elements more than once"
+            if op.slides and _moves_last_axis(value):
+                return f"windows of {op.name} slide over contiguous elements"
             stretched = estimate(user.tensor.size) > 2 * estimate(value.tensor.size)
             if total > 0 and stretched and not op.rereads and not constant:
                 return f"{op.name} stretches it: computing it once is cheaper"
@@ -481,6 +485,12 @@ class _Partition:
         name = "_".join(dict.fromkeys(v.op.name for v in group.values))[:64]  # type: ignore[attr-defined]
         kernel = Kernel(f"{name}_{group.number}", tuple(inputs), tuple(stored), tuple(group.definitions))
         return KernelStep(kernel, tuple(group.values))
+
+
+def _moves_last_axis(value: Value) -> bool:
+    """Whether neighbours along the last axis are no neighbours in memory, and many."""
+    moved = isinstance(value.op, Transpose) and value.op.perm[-1] != len(value.shape) - 1
+    return moved and estimate(value.shape[-1]) >= SEVERAL
 
 
 def _plain_reshape(value: Value) -> bool:

@@ -116,6 +116,7 @@ class Op(ABC):
     cheap: ClassVar[bool] = True  # costs about as much as reading its operands again: may be recomputed
     rereads: ClassVar[bool] = False  # reads elements of its operands many times (matmul, convolution, gather)
     movement: ClassVar[bool] = False  # copies elements without arithmetic: never costs more than the copy
+    read_through: ClassVar[bool] = False  # readers compute its elements for nothing: never kept in memory beforehand
     prepares: ClassVar[bool] = False  # arranges a weight for a kernel: always folded, however large the result
     takes_epilogue: ClassVar[bool] = False  # its loops can go on with what follows elementwise
     registry: ClassVar[dict[str, type[Op]]] = {}
@@ -128,6 +129,11 @@ class Op(ABC):
         if cls.name in Op.registry:
             raise TypeError(f"two ops are called {cls.name!r}")
         Op.registry[cls.name] = cls
+
+    @property
+    def slides(self) -> bool:
+        """Whether windows of it slide over its operands, reading elements along their last axis again and again."""
+        return False
 
     @abstractmethod
     def infer(self, *types: Any) -> Type: ...

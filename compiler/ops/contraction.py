@@ -27,6 +27,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, bf16, dtype_of, f16, f32, f64, i8, i32, i64, u8
 from ingot.compiler.ops.base import DimsDiffer, Node, Op, OpTypeError, Sample, broadcast_shapes, shape_text
+from ingot.runtime.storage import aligned_empty
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,86 @@ class Contract(Op):
         yield Sample(cls("ik", "kj", "ij", f32), (f16[3, 5], bf16[5, 4]))
         yield Sample(cls("ik", "kj", "ij", f16), (f32[3, 5], f16[5, 4]))
         yield Sample(cls("ik", "kj", "ij"), (i64[3, 5], i64[5, 4]), -9, 9)
+
+
+@dataclass(frozen=True)
+class Unblock(Op):
+    """y[k, n] = x[n // w, k, n % w] for n < columns, where w is the last dim of x: a matrix that is stored in blocks of
+    columns, each contiguous. The last block may reach beyond the columns."""
+
+    movement = True
+    read_through = True  # the order in memory is the point
+
+    columns: int
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.rank != 3 or not all(isinstance(d, int) for d in x.shape):
+            raise OpTypeError(f"unblock: blocks are [block, row, column of block] of known extents, not {x!r}")
+        blocks, rows, width = x.shape
+        if symbolic.ceildiv(self.columns, width) != blocks:
+            raise OpTypeError(f"unblock: {blocks} blocks of {width} columns do not hold {self.columns}")
+        return x.with_shape((rows, self.columns))
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        return x.transpose(1, 0, 2).reshape(x.shape[1], -1)[:, : self.columns]
+
+    def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
+        return (g.apply(Block(xs[0].shape[2])),)
+
+    def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
+        row, column = index
+        width = operands[0].type.shape[2]
+        return operands[0](column // width, row, column % width)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(8), (f64[2, 3, 4],))
+        yield Sample(cls(5), (f64[2, 3, 4],))
+        yield Sample(cls(3), (f32[1, 2, 3],))
+
+
+@dataclass(frozen=True)
+class Block(Op):
+    """y[b, k, j] = x[k, b * width + j], or 0 beyond the last column: what `Unblock` undoes."""
+
+    prepares = True
+    movement = True
+
+    width: int
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.rank != 2 or self.width < 1:
+            raise OpTypeError(f"block: cuts a matrix into blocks of one column or more, not {x!r} into {self.width}")
+        return x.with_shape((symbolic.ceildiv(x.shape[1], self.width), x.shape[0], self.width))
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        rows, columns = x.shape
+        blocks = -(-columns // self.width)
+        shape = (blocks, rows, self.width)
+        result = aligned_empty(shape, x.dtype, math.prod(shape) * x.itemsize)  # as programs want it: no second copy
+        whole = columns // self.width
+        result[:whole] = x[:, : whole * self.width].reshape(rows, whole, self.width).transpose(1, 0, 2)
+        if whole < blocks:
+            rest = columns - whole * self.width
+            result[whole, :, :rest] = x[:, whole * self.width :]
+            result[whole, :, rest:] = 0
+        return result
+
+    def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
+        return (g.apply(Unblock(xs[0].shape[1])),)
+
+    def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
+        block, row, place = index
+        column = block * self.width + place
+        inside = scalar.predicate(column, "lt", operands[0].type.shape[1])
+        return scalar.select(inside, operands[0](row, column), scalar.constant(0, output.dtype))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(4), (f64[3, 8],))
+        yield Sample(cls(4), (f64[3, 5],))
+        yield Sample(cls(3), (f32[2, 2],))
+        yield Sample(cls(4), (f32[2, 0],))
 
 
 def contract(a: Node, left: str, b: Node, right: str, output: str, result: DType | None = None) -> Any:

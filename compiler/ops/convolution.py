@@ -44,6 +44,10 @@ class ConvolutionFamily(Op, abstract=True):
     cheap = False
     rereads = True
 
+    @property
+    def slides(self) -> bool:
+        return self.layout == "channels_last"
+
     def _axes(self, sizes: Sequence[Dim], taps: Sequence[Dim]) -> tuple[Axis, ...]:
         known = tuple(size for size in taps if isinstance(size, int))
         if len(known) != len(taps):
@@ -208,6 +212,61 @@ class Convolution(ConvolutionFamily):
 def _insert_output(layout: Layout, variables: Sequence[Dim], output: Dim) -> tuple[Dim, ...]:
     """A weight's index from that of one output channel."""
     return (output, *variables) if layout == "channels_first" else (*variables, output)
+
+
+@dataclass(frozen=True)
+class BlockedConvolution(ConvolutionFamily):
+    """y[n, *y, b, o] = sum over r, c: x[n, *(y * stride + r * dilation - low), c] * w[b, *r, c, o]
+
+    A convolution, channels last, whose weight is stored in blocks of output channels, as register tiles read it. The
+    blocks share all channels of x, or, when there are as many groups as blocks, each has its own.
+    """
+
+    differentiable = False
+
+    def _whole(self, w: TensorType) -> TensorType:
+        """The weight without blocks."""
+        blocks, *inner, columns = w.shape
+        return w.with_shape((*inner, blocks * columns))
+
+    def infer(self, x: TensorType, w: TensorType) -> TensorType:
+        fits = w.rank == x.rank + 1 and self.groups in (1, w.shape[0])
+        if self.layout != "channels_last" or not fits:
+            raise OpTypeError(f"{self.name} takes data with channels last and blocks for all or each group, not {w!r}")
+        axes = self._check(x, self._whole(w))
+        return x.with_shape((x.shape[0], *(axis.count for axis in axes), w.shape[0], w.shape[-1]))
+
+    def evaluate(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        whole = np.moveaxis(w, 0, -2).reshape(*w.shape[1:-1], -1)
+        y = Convolution(**self._shared()).evaluate(x, whole)
+        return y.reshape(*y.shape[:-1], w.shape[0], w.shape[-1])
+
+    def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
+        x, w = operands
+        batch, *places, block, out = index
+        _, *taps, channels, _ = w.type.shape
+        axes = self._axes(x.type.shape[1:-1], taps)
+
+        def product(*variables: Dim) -> Scalar:
+            *tap, channel = variables
+            positions = [axis.position(y, r) for axis, y, r in zip(axes, places, tap, strict=True)]
+            source = channel + block * channels if self.groups > 1 else channel
+            element = self._padded_element(x, axes, batch, source, positions)
+            return scalar.apply("mul", element, scalar.cast(w(block, *tap, channel, out), element.dtype))
+
+        return scalar.cast(windows.combine("sum", (*taps, channels), product), output.dtype)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for strides, padding, groups, x, w in (
+            ((1, 1), ((1, 1), (1, 1)), 1, (2, 5, 6, 3), (2, 3, 3, 3, 4)),
+            ((2, 1), ((0, 1), (2, 0)), 1, (1, 7, 6, 2), (3, 5, 2, 2, 8)),
+            ((2,), ((1, 1),), 1, (2, 9, 4), (1, 3, 4, 5)),
+            ((1, 2), ((1, 1), (1, 0)), 3, (2, 5, 6, 6), (3, 3, 2, 2, 5)),
+        ):
+            op = cls(strides, padding, (1,) * len(strides), groups, "channels_last")
+            for dtype in (f64, f32):
+                yield Sample(op, (dtype[x], dtype[w]))
 
 
 # --- the gradient for the weights -----------------------------------------------------------------

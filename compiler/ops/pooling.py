@@ -40,6 +40,10 @@ class Pool(Op, abstract=True):
     cheap = False
     rereads = True
 
+    @property
+    def slides(self) -> bool:
+        return self.layout == "channels_last"
+
     def _axes(self, sizes: Sequence[Dim]) -> tuple[Axis, ...]:
         return windows.axes_of(self.name, sizes, self.window, self.strides, self.padding, self.dilation)
 

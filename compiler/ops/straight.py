@@ -7,6 +7,7 @@ variant of a loop gives the same bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -56,6 +57,11 @@ class Straight:
         for factor, value in others:
             total = self.multiply_add(factor, value, total)
         return total
+
+    def product(self, matrix: np.ndarray, values: Sequence[Scalar]) -> list[Scalar]:
+        """matrix @ values, sharing what neighbouring rows or columns have in common"""
+        mirrored = any(_mirrored(*pair) for pair in pairwise(matrix))
+        return self.rows(matrix, values) if mirrored else self.columns(matrix, values)
 
     def rows(self, matrix: np.ndarray, values: Sequence[Scalar]) -> list[Scalar]:
         """matrix @ values, where neighbouring rows that differ only in the signs of odd columns share their parts:

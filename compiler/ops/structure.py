@@ -104,6 +104,7 @@ class Broadcast(Op):
     """y[..., i, ...] = x[..., 0 or i, ...]: NumPy's broadcasting to `shape`."""
 
     movement = True
+    read_through = True
 
     shape: tuple[Dim, ...]
 

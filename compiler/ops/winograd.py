@@ -10,6 +10,10 @@ Interpolation points are 0, 1, -1 for m = 2, and 0, +-1/sqrt(2), +-sqrt(2) for m
 less than the usual 0, +-1, +-2. Error relative to the range of the result, against exact arithmetic: see
 ERROR_BOUND, which a test keeps. The same order of operations for every tile, whatever the batch or the threads.
 
+The gradient for the weight is the adjoint: the cotangent of a tile of results is transformed by A g A', the products
+with v are summed over tiles, and G' u G is the gradient:   winograd_data, winograd_cotangent, contract,
+winograd_weight_gradient.
+
 Channels last only; the weight's transform is stored in blocks of output channels as register tiles read them.
 Non-goals: strides, dilation, groups; another op computes those. Gradients are taken before a convolution becomes
 one of these.
@@ -27,9 +31,10 @@ import numpy as np
 from ingot.compiler.ir.loops import Alloc, Statement
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.types import TensorType, f32, type_of
-from ingot.compiler.ops import winograd_loops
+from ingot.compiler.ops import winograd_loops, winograd_transforms
 from ingot.compiler.ops.base import Finish, Op, OpTypeError, OwnLoops, Sample, store_result
 from ingot.compiler.ops.windows import Axis, Padding, axes_of, pad_array, window_view
+from ingot.compiler.ops.winograd_transforms import Tiles, Transform
 from ingot.compiler.target import Target
 
 TAPS = 3
@@ -74,6 +79,22 @@ def matrices(tile: int) -> Matrices:
 def _mirror(row: np.ndarray) -> np.ndarray:
     """The values of a polynomial's terms at the opposite point."""
     return np.where(np.arange(len(row)) % 2 == 0, row, -row)
+
+
+def tiles_of(axes: Sequence[Axis], tile: int) -> Tiles:
+    """The tiles of data that make tiles of results along these axes."""
+    down, across = (-(-int(axis.count) // tile) for axis in axes)  # type: ignore[arg-type]
+    return Tiles(tuple(axes), (down, across), tile + TAPS - 1, tile)
+
+
+def data_windows(x: np.ndarray, axes: Sequence[Axis], tile: int) -> np.ndarray:
+    """[batch, channels, down, across, *tile] of [batch, y, x, channels], in double precision"""
+    size = tile + TAPS - 1
+    grown = [
+        Axis(axis.size, size, tile, 1, axis.low, -(-int(axis.count) // tile) * tile + TAPS - 1 - axis.size - axis.low)  # type: ignore[arg-type]
+        for axis in axes
+    ]
+    return window_view(pad_array(np.moveaxis(x, -1, 1).astype(np.float64), grown), grown)
 
 
 def _require_tile(op: str, tile: int) -> None:
@@ -122,7 +143,8 @@ class WinogradWeight(Op):
     def loops_for(
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
-        return OwnLoops(winograd_loops.weight_loops(outputs[0], inputs[0], matrices(self.tile).weight, target))
+        transform = Transform(matrices(self.tile).weight, target)
+        return OwnLoops(winograd_transforms.weight_loops(outputs[0], inputs[0], transform))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -166,20 +188,13 @@ class WinogradConvolution(Op):
         made = matrices(self.tile)
         batch, height, width, channels = x.shape
         axes = self._axes((height, width))
-        counts = [int(axis.count) for axis in axes]  # type: ignore[arg-type]
-        tiles = [-(-count // self.tile) for count in counts]
-        grown = [
-            Axis(axis.size, len(made.data), self.tile, 1, axis.low, count * self.tile + TAPS - 1 - axis.size - axis.low)  # type: ignore[operator]
-            for axis, count in zip(axes, tiles, strict=True)
-        ]
-        first = np.moveaxis(x, -1, 1).astype(np.float64)
-        windows = window_view(pad_array(first, grown), grown)
+        windows = data_windows(x, axes, self.tile)
         v = np.einsum("xa,yb,ncpqab->xynpqc", made.data, made.data, windows, optimize=True)
         weight = u.astype(np.float64).transpose(1, 2, 4, 0, 3, 5).reshape(*u.shape[1:3], channels, -1)
         products = np.einsum("xynpqc,xyco->xynpqo", v, weight[..., : self.outputs], optimize=True)
         y = np.einsum("ix,jy,xynpqo->npiqjo", made.result, made.result, products, optimize=True)
-        y = y.reshape(batch, tiles[0] * self.tile, tiles[1] * self.tile, self.outputs)
-        return np.ascontiguousarray(y[:, : counts[0], : counts[1]]).astype(x.dtype)
+        y = y.reshape(batch, y.shape[1] * self.tile, y.shape[3] * self.tile, self.outputs)
+        return np.ascontiguousarray(y[:, : axes[0].count, : axes[1].count]).astype(x.dtype)  # type: ignore[misc]
 
     def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
         own = self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs)
@@ -192,8 +207,9 @@ class WinogradConvolution(Op):
         made = matrices(self.tile)
         axes = self._axes(x.shape[1:3])
         nest = winograd_loops.ConvolutionNest(
-            self.tile, axes, x, u, outputs[0], target, finish, made.data, made.result
-        )
+            tiles_of(axes, self.tile), axes, x, u, outputs[0], Transform(made.data, target),
+            Transform(made.result, target), finish,
+        )  # fmt: skip
         return nest.loops()
 
     @classmethod
@@ -210,6 +226,139 @@ class WinogradConvolution(Op):
             x = rng.uniform(1, 2, (batch, height, width, channels)).astype(np.float32)
             u = WinogradWeight(tile, columns, blocks).evaluate(w)
             yield Sample(cls(tile, padding, outputs), (x, u))
+
+
+# --- the gradient for the weights -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WinogradImage(Op, abstract=True):
+    """Transforms of all tiles of an image: v[point, tile, channel]. There is one row more than tiles, of zeros: then
+    the distance between two points is no power of two, and their streams do not meet in the cache."""
+
+    tile: int
+    differentiable = False
+    cheap = False
+    rereads = True
+
+    def _transform(self) -> np.ndarray:
+        raise NotImplementedError
+
+    def _tiles(self, sizes: Sequence[object]) -> Tiles:
+        raise NotImplementedError
+
+    def infer(self, x: TensorType) -> TensorType:
+        _require_tile(self.name, self.tile)
+        if x.rank != 4 or x.dtype != f32 or not all(isinstance(d, int) for d in x.shape[1:]):
+            raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels], only the batch symbolic, not {x!r}")
+        down, across = self._tiles(x.shape[1:3]).counts
+        points = len(self._transform()) ** 2
+        return x.with_shape((points, x.shape[0] * (down * across) + 1, x.shape[-1]))
+
+    def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
+        return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body
+
+    def loops_for(
+        self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
+    ) -> OwnLoops:
+        (x,) = inputs
+        tiles = self._tiles(x.shape[1:3])
+        return OwnLoops(winograd_transforms.image_loops(outputs[0], x, Transform(self._transform(), target), tiles))
+
+    def _joined(self, made: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """[point, tile, channel] and a row of zeros, of [x, y, n, p, q, c]"""
+        rows = made.reshape(made.shape[0] ** 2, -1, x.shape[-1])
+        return np.pad(rows, ((0, 0), (0, 1), (0, 0))).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class WinogradData(WinogradImage):
+    """v[point, tile, c] = B' d B, for the tiles of data of a convolution with this padding"""
+
+    padding: Padding
+
+    def _axes(self, sizes: Sequence[object]) -> tuple[Axis, ...]:
+        return axes_of(self.name, sizes, (TAPS,) * 2, (1, 1), self.padding, (1, 1))  # type: ignore[arg-type]
+
+    def _transform(self) -> np.ndarray:
+        return matrices(self.tile).data
+
+    def _tiles(self, sizes: Sequence[object]) -> Tiles:
+        return tiles_of(self._axes(sizes), self.tile)
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        made = self._transform()
+        windows = data_windows(x, self._axes(x.shape[1:3]), self.tile)
+        return self._joined(np.einsum("xa,yb,ncpqab->xynpqc", made, made, windows, optimize=True), x)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(4, ((1, 1), (1, 1))), (f32[2, 5, 6, 3],), 1.0, 2.0)
+        yield Sample(cls(2, ((1, 1), (1, 1))), (f32[1, 4, 3, 9],), 1.0, 2.0)
+        yield Sample(cls(4, ((0, 2), (-1, 0))), (f32[1, 9, 7, 8],), 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class WinogradCotangent(WinogradImage):
+    """z[point, tile, o] = A g A', for the tiles of the cotangent of a convolution's result"""
+
+    def _transform(self) -> np.ndarray:
+        return matrices(self.tile).result.T
+
+    def _tiles(self, sizes: Sequence[object]) -> Tiles:
+        axes = tuple(Axis(size, 1, 1, 1, 0, 0) for size in sizes)  # type: ignore[arg-type]
+        down, across = (-(-int(axis.count) // self.tile) for axis in axes)  # type: ignore[arg-type]
+        return Tiles(axes, (down, across), self.tile, self.tile)
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        made = self._transform()
+        batch, height, width, channels = x.shape
+        down, across = self._tiles((height, width)).counts
+        grown = [(0, 0), (0, down * self.tile - height), (0, across * self.tile - width), (0, 0)]
+        tiles = np.pad(x.astype(np.float64), grown).reshape(batch, down, self.tile, across, self.tile, channels)
+        return self._joined(np.einsum("xi,yj,npiqjc->xynpqc", made, made, tiles, optimize=True), x)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(4), (f32[2, 5, 6, 3],), 1.0, 2.0)
+        yield Sample(cls(2), (f32[1, 4, 3, 9],), 1.0, 2.0)
+        yield Sample(cls(4), (f32[1, 8, 8, 8],), 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class WinogradWeightGradient(Op):
+    """w[r, s, c, o] = (G' u[:, c, o] G)[r, s] for u[point, c, o]"""
+
+    tile: int
+    differentiable = False
+    cheap = False
+
+    def infer(self, u: TensorType) -> TensorType:
+        _require_tile(self.name, self.tile)
+        points = (self.tile + TAPS - 1) ** 2
+        if u.rank != 3 or u.dtype != f32 or not u.is_static or u.shape[0] != points:
+            raise OpTypeError(f"{self.name} takes f32[{points}, channels, channels], not {u!r}")
+        return u.with_shape((TAPS, TAPS, *u.shape[1:]))
+
+    def evaluate(self, u: np.ndarray) -> np.ndarray:
+        transform = matrices(self.tile).weight
+        size = len(transform)
+        apart = u.reshape(size, size, *u.shape[1:]).astype(np.float64)
+        return np.einsum("xr,ys,xyco->rsco", transform, transform, apart, optimize=True).astype(u.dtype)
+
+    def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
+        return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body
+
+    def loops_for(
+        self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
+    ) -> OwnLoops:
+        transform = Transform(matrices(self.tile).weight.T, target)
+        return OwnLoops(winograd_transforms.weight_gradient_loops(outputs[0], inputs[0], transform))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(4), (f32[36, 2, 9],), 1.0, 2.0)
+        yield Sample(cls(2), (f32[16, 3, 8],), 1.0, 2.0)
 
 
 DEFAULT_TARGET = "x86-64-v3"  # where nobody says for which machine the loops are

@@ -22,55 +22,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
 from ingot.compiler.ir import scalar, symbolic
 from ingot.compiler.ir.loops import Alloc, If, Prefetch, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Finish, OwnLoops
 from ingot.compiler.ops.nests import repeat, vectors
-from ingot.compiler.ops.straight import Straight
 from ingot.compiler.ops.windows import Axis
+from ingot.compiler.ops.winograd_transforms import LINE, PARALLEL_ELEMENTS, Tiles, Transform, constants, image_tile
 from ingot.compiler.target import Target
 
 UNROLL = 4  # channels in one iteration of the register tile
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 PARALLEL_PRODUCTS = 1 << 18  # less work than this is not worth waking a thread
-PARALLEL_ELEMENTS = 1 << 15  # of a transform
-LINE = 64  # bytes of a cache line
-
-
-def weight_loops(u: Buffer, w: Buffer, transform: np.ndarray, target: Target) -> tuple[Statement, ...]:
-    """u[g, x, y, b, c, l] = (G w[:, :, c, o] G')[x, y] with o = (g * blocks + b) * columns + l"""
-    size, taps = transform.shape
-    groups, _, _, blocks, channels, columns = _constants(u.shape)
-    outputs = w.shape[-1]
-    width = min(target.lanes(u.dtype.itemsize), columns)
-    zero = scalar.constant(0, w.dtype)
-
-    def element(group: Dim, block: Dim, channel: Dim, lane: Dim) -> list[Statement]:
-        straight = Straight(target)
-        output = (group * blocks + block) * columns + lane
-        exists = scalar.predicate(output, "lt", outputs)
-
-        def tap(r: int, s: int) -> Scalar:
-            return straight.let(scalar.select(exists, Load(w, (r, s, channel, output)), zero), "w")
-
-        half = [straight.rows(transform, [tap(r, s) for r in range(taps)]) for s in range(taps)]
-        stores: list[Statement] = []
-        for x in range(size):
-            for y, value in enumerate(straight.rows(transform, [half[s][x] for s in range(taps)])):
-                stores.append(Store(u, (group, x, y, block, channel, lane), value))
-        return [*straight.statements, *stores]
-
-    def line(number: Dim) -> Sequence[Statement]:
-        block, channel = number // channels, number % channels
-        return vectors(columns, width, lambda lane, _: element(block // blocks, block % blocks, channel, lane))
-
-    parallel = groups * blocks * channels * columns >= PARALLEL_ELEMENTS
-    return repeat(groups * blocks * channels, line, "parallel" if parallel else "serial")
 
 
 @dataclass(frozen=True)
@@ -99,23 +64,22 @@ def sizes_of(tile: int, tiles: Dim, channels: int, group: int, columns: int, tar
 
 
 class ConvolutionNest:
-    """`data` and `result` are the transforms B' and A' of one dimension."""
+    """`data` and `result` are the transforms of a tile of x, and of its products."""
 
     def __init__(
-        self, tile: int, axes: Sequence[Axis], x: Buffer, u: Buffer, y: Buffer, target: Target, finish: Finish,
-        data: np.ndarray, result: np.ndarray,
+        self, tiles: Tiles, results: Sequence[Axis], x: Buffer, u: Buffer, y: Buffer, data: Transform,
+        result: Transform, finish: Finish,
     ) -> None:  # fmt: skip
-        self.tile, self.axes, self.x, self.u, self.y = tile, axes, x, u, y
-        self.target, self.finish = target, finish
-        self.data, self.result = data, result
-        self.size = len(data)
-        self.points = self.size**2
-        (self.channels, self.outputs) = _constants((x.shape[-1], y.shape[-1]))
-        self.groups, _, _, group, _, columns = _constants(u.shape)
-        self.width = target.lanes(x.dtype.itemsize)
-        self.down, self.across = (-(-count // tile) for count in _constants([axis.count for axis in axes]))
-        self.tiles = x.shape[0] * (self.down * self.across)
-        self.sizes = sizes_of(tile, self.tiles, self.channels, group, columns, target, x.dtype.itemsize)
+        self.places, self.results = tiles, results
+        self.x, self.u, self.y = x, u, y
+        self.data, self.result, self.finish = data, result, finish
+        self.target = data.target
+        self.size, self.points = data.rows, data.rows**2
+        self.channels, self.outputs = constants((x.shape[-1], y.shape[-1]))
+        self.groups, _, _, group, _, columns = constants(u.shape)
+        self.width = self.target.lanes(x.dtype.itemsize)
+        self.tiles = x.shape[0] * (tiles.counts[0] * tiles.counts[1])
+        self.sizes = sizes_of(tiles.step, self.tiles, self.channels, group, columns, self.target, x.dtype.itemsize)
         self.group_width = group * columns
         self.v_shape = (self.points, self._stride(self.sizes.tiles * self.channels))
         self.m_shape = (self.points, self._stride(self.sizes.tiles * self.group_width))
@@ -146,11 +110,11 @@ class ConvolutionNest:
         many = parallel and tiles * self.channels >= PARALLEL_ELEMENTS // self.points
 
         def data(t: Dim) -> list[Statement]:
-            part = self._part()
+            part = self.data.part(self.x)
             return [Alloc(part), *self._data_tile(v, part, t, t)]
 
         def group(number: Dim) -> list[Statement]:
-            m, part = self._products_buffer(), self._part()
+            m, part = self._products_buffer(), self.result.part(self.x)
             return [Alloc(m), Alloc(part), *self._group(v, m, part, number, 0, tiles)]
 
         return (
@@ -160,14 +124,14 @@ class ConvolutionNest:
 
     def _block(self, number: Dim) -> list[Statement]:
         v = Buffer("v", self.x.dtype, self.v_shape, "stack")
-        m, part = self._products_buffer(), self._part()
+        m, data, result = self._products_buffer(), self.data.part(self.x), self.result.part(self.x)
         first = number * self.sizes.tiles
         tiles = symbolic.minimum(self.sizes.tiles, self.tiles - first)
         return [
-            *map(Alloc, (v, m, part)),
-            *repeat(tiles, lambda t: self._data_tile(v, part, first + t, t)),
+            *map(Alloc, (v, m, data, result)),
+            *repeat(tiles, lambda t: self._data_tile(v, data, first + t, t)),
             *self._clear_rest(v, tiles),
-            *repeat(self.groups, lambda group: self._group(v, m, part, group, first, tiles)),
+            *repeat(self.groups, lambda group: self._group(v, m, result, group, first, tiles)),
         ]
 
     def _group(self, v: Buffer, m: Buffer, part: Buffer, group: Dim, first: Dim, tiles: Dim) -> list[Statement]:
@@ -179,71 +143,13 @@ class ConvolutionNest:
     def _products_buffer(self) -> Buffer:
         return Buffer("m", self.x.dtype, self.m_shape, "stack")
 
-    def _part(self) -> Buffer:
-        """A tile's vectors between the two dimensions of a transform."""
-        return Buffer("part", self.x.dtype, (self.size, self.size, self.width), "stack")
-
-    def _place(self, tile: Dim) -> tuple[Dim, Dim, Dim]:
-        """(image, first row, first column of the results) of a tile"""
-        inside = self.down * self.across
-        image, rest = tile // inside, tile % inside
-        return image, rest // self.across * self.tile, rest % self.across * self.tile
-
     # --- the transform of the data --------------------------------------------------------------------------
 
     def _data_tile(self, v: Buffer, part: Buffer, tile: Dim, t: Dim) -> tuple[Statement, ...]:
-        image, *places = self._place(tile)
-        corner = [place - axis.low for place, axis in zip(places, self.axes, strict=True)]
-        inside = scalar.both(
-            *(
-                condition
-                for start, axis in zip(corner, self.axes, strict=True)
-                for condition in (
-                    scalar.predicate(start, "ge", 0),
-                    scalar.predicate(start + self.size, "le", axis.size),
-                )
-            )
-        )
+        def row(point: Dim, channel: Dim) -> tuple[Dim, ...]:
+            return point, t * self.channels + channel
 
-        def lanes(channel: Dim, lane: Dim) -> list[Statement]:
-            def columns(element: Callable[[Dim, Dim], Scalar]) -> tuple[Statement, ...]:
-                return repeat(self.size, lambda b: self._data_column(part, element, b, lane))
-
-            def plain(a: Dim, b: Dim) -> Scalar:
-                return Load(self.x, (image, corner[0] + a, corner[1] + b, channel))
-
-            def edge(a: Dim, b: Dim) -> Scalar:
-                return self._edge_element(image, (corner[0] + a, corner[1] + b), channel)
-
-            rows = repeat(self.size, lambda a: self._data_row(v, part, a, t * self.channels + channel, lane))
-            if isinstance(inside, scalar.Const):
-                return [*columns(plain if inside.value else edge), *rows]
-            return [If(inside, columns(plain), columns(edge)), *rows]
-
-        return vectors(self.channels, self.width, lanes)
-
-    def _edge_element(self, image: Dim, places: tuple[Dim, Dim], channel: Dim) -> Scalar:
-        """The element, or 0 outside; what is read lies inside in any case."""
-        pairs = list(zip(self.axes, places, strict=True))
-        inside = scalar.both(*(axis.inside(p) for axis, p in pairs))
-        near = [symbolic.minimum(symbolic.maximum(p, 0), axis.size - 1) for axis, p in pairs]
-        return scalar.select(inside, Load(self.x, (image, *near, channel)), scalar.constant(0, self.x.dtype))
-
-    def _data_column(
-        self, part: Buffer, element: Callable[[Dim, Dim], Scalar], column: Dim, lane: Dim
-    ) -> list[Statement]:
-        straight = Straight(self.target)
-        made = straight.rows(self.data, [straight.let(element(a, column), "d") for a in range(self.size)])
-        return [*straight.statements, *(Store(part, (a, column, lane), value) for a, value in enumerate(made))]
-
-    def _data_row(self, v: Buffer, part: Buffer, row: Dim, place: Dim, lane: Dim) -> list[Statement]:
-        straight = Straight(self.target)
-        loaded = [straight.let(Load(part, (row, b, lane)), "d") for b in range(self.size)]
-        made = straight.rows(self.data, loaded)
-        return [
-            *straight.statements,
-            *(Store(v, (row * self.size + b, place), value) for b, value in enumerate(made)),
-        ]
+        return image_tile(self.data, self.places, self.x, v, part, tile, row)
 
     def _clear_rest(self, v: Buffer, tiles: Dim) -> tuple[Statement, ...]:
         """Rows that fill up the last register tile of a block are 0: they are computed and not stored."""
@@ -340,46 +246,30 @@ class ConvolutionNest:
     # --- the transform of the products ----------------------------------------------------------------------
 
     def _result_tile(self, m: Buffer, part: Buffer, group: Dim, tile: Dim, t: Dim) -> tuple[Statement, ...]:
-        image, y, x = self._place(tile)
-        rows = symbolic.minimum(self.tile, self.axes[0].count - y)
+        image, corner = self.places.place(tile)
+        y, x = (place + axis.low for place, axis in zip(corner, self.places.axes, strict=True))
+        height, width = (axis.count for axis in self.results)
         first = group * self.group_width
 
         def lanes(output: Dim, lane: Dim) -> list[Statement]:
-            place = t * self.group_width + output
-            return [
-                *repeat(self.size, lambda b: self._result_column(m, part, b, place, lane)),
-                *repeat(rows, lambda i: self._result_row(part, (image, y + i, x, first + output), i, lane)),
-            ]
+            def product(a: Dim, b: Dim) -> Scalar:
+                return Load(m, (a * self.size + b, t * self.group_width + output))
 
-        width: Dim = self.group_width
+            def results(i: Dim, values: Sequence[Scalar]) -> list[Statement]:
+                made: list[Statement] = []
+                for j, value in enumerate(values):
+                    exists = scalar.predicate(x + j, "lt", width)
+                    stored = tuple(self.finish(self.y, (image, y + i, x + j, first + output), value))
+                    if isinstance(exists, scalar.Const):
+                        made += stored if exists.value else ()
+                    else:
+                        made.append(If(exists, stored))
+                return made
+
+            rows = symbolic.minimum(self.places.step, height - y)
+            return [*self.result.first(part, product, lane), *self.result.second(part, results, lane, rows)]
+
+        count: Dim = self.group_width
         if self.groups * self.group_width != self.outputs:
-            width = symbolic.minimum(width, self.outputs - first)
-        return vectors(width, self.width, lanes)
-
-    def _result_column(self, m: Buffer, part: Buffer, column: Dim, place: Dim, lane: Dim) -> list[Statement]:
-        straight = Straight(self.target)
-        loaded = [straight.let(Load(m, (a * self.size + column, place)), "m") for a in range(self.size)]
-        made = straight.columns(self.result, loaded)
-        return [*straight.statements, *(Store(part, (i, column, lane), value) for i, value in enumerate(made))]
-
-    def _result_row(
-        self, part: Buffer, place: tuple[Dim, Dim, Dim, Dim], row: Dim, lane: Dim
-    ) -> list[Statement]:
-        straight = Straight(self.target)
-        loaded = [straight.let(Load(part, (row, b, lane)), "m") for b in range(self.size)]
-        made = straight.columns(self.result, loaded)
-        image, y, x, output = place
-        finished: list[Statement] = []
-        for j, value in enumerate(made):
-            exists = scalar.predicate(x + j, "lt", self.axes[1].count)
-            stored = tuple(self.finish(self.y, (image, y, x + j, output), value))
-            if isinstance(exists, scalar.Const):
-                finished += stored if exists.value else ()
-            else:
-                finished.append(If(exists, stored))
-        return [*straight.statements, *finished]
-
-
-def _constants(dims: Sequence[Dim]) -> list[int]:
-    assert all(isinstance(d, int) for d in dims), f"not all constant: {dims}"
-    return list(dims)  # type: ignore[arg-type]
+            count = symbolic.minimum(count, self.outputs - first)
+        return vectors(count, self.result.lanes(m), lanes)

@@ -6,7 +6,8 @@ recompute its constants for other weights by running the prologue again.
 
 A value is folded when its result is not larger than `budget` elements or than the constants it is computed from,
 when it prepares a weight for a kernel, or when only folded values read it. What only repeats a smaller value is
-left to its readers: a bias stretched over a batch would be as many bytes to read as the result it is added to.
+left to its readers: a bias stretched over a batch would be as many bytes to read as the result it is added to. So is
+what they read through for nothing, because its order in memory is the point.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
         op = value.op
         assert isinstance(op, Op)
         over = _elements(value) > max(budget, origin[value]) if value in known else False
-        if value not in known or op.prepares or not (over or value in repeating):
+        free = op.read_through and value not in outputs
+        if value not in known or op.prepares or not (over or free or value in repeating):
             continue
         if value in outputs or any(user not in known for user in users[value]):
             known.discard(value)
@@ -108,6 +110,8 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
                 f"{_elements(value)} elements is over the budget of {budget}"
                 if over
                 else "it only repeats a smaller one"
+                if value in repeating
+                else "its readers read through it"
             )
             reasons.append(f"{op.name} {value.type!r} is not folded: {why}")
     return known

@@ -14,10 +14,8 @@ from ingot.compiler.ir.graph import Builder, Graph, Value, declare_inputs, users
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.control import Scan, While
-from ingot.compiler.ops.structure import Broadcast, Constant, Reshape
+from ingot.compiler.ops.structure import Constant, Reshape
 from ingot.compiler.passes.rewriting import Pass
-
-FREE = (Constant, Broadcast, Reshape)
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,10 @@ class Invariants(Pass):
         fixed = _fixed_values(body, set(outside))
         users = users_of(body)
         results = set(body.outputs)
-        frontier = [
-            v
-            for v in body.body
-            if v in fixed and not isinstance(v.op, FREE) and (v in results or any(u not in fixed for u in users[v]))
-        ]
+        for item in reversed(body.body):  # what is free stays with its readers, what it is made of need not
+            if item in fixed and _is_free(item.op) and (item in results or any(u not in fixed for u in users[item])):
+                fixed.discard(item)
+        frontier = [v for v in body.body if v in fixed and (v in results or any(u not in fixed for u in users[v]))]
         if not frontier:
             return builder.emit(replace(scan, body=body), *args, source=value.source, name=value.name)
         for inner in body.body:
@@ -83,3 +80,7 @@ def _fixed_values(body: Graph, captured: set[Value]) -> set[Value]:
         if not isinstance(value.type, TupleType) and all(a in fixed for a in value.args):
             fixed.add(value)
     return fixed
+
+
+def _is_free(op: object) -> bool:
+    return isinstance(op, Constant | Reshape) or (isinstance(op, Op) and op.read_through)

@@ -3,7 +3,8 @@
 Vectors then run along channels, which are contiguous, for any kernel, stride or image size; weights become
 [*kernel, in, out], whose last axis is contiguous too. The transposes this leaves at both ends of an op cancel
 against those of its neighbours (motion), so that activations stay channels-last from layer to layer.
-Pools are changed only in models with convolutions: alone, the transposes would cost more than they save.
+Pools are changed only in models with convolutions: alone, the transposes would cost more than they save. The
+few channels at the start of a small network stay first: vectors run along rows of pixels there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from ingot.compiler.ops.pooling import Pool
 from ingot.compiler.ops.structure import Transpose, inverse
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass, Rule, rewrite
+
+NARROW = 8  # channels that a vector of f32 has on common machines
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def weight_to_last(rank: int) -> tuple[int, ...]:
 def _converted(builder: Builder, value: Value, args: tuple[str, ...], result: str) -> Value | None:
     """The op in the other layout, between transposes. `args` and `result` say which are data, which weight."""
     op = value.op
-    if op.layout != "channels_first":  # type: ignore[attr-defined]
+    if op.layout != "channels_first" or _is_narrow(value, args, result):  # type: ignore[attr-defined]
         return None
     order = {"data": data_to_last, "weight": weight_to_last}
     moved = [
@@ -56,6 +59,13 @@ def _converted(builder: Builder, value: Value, args: tuple[str, ...], result: st
     ]
     made = builder.emit(replace(op, layout="channels_last"), *moved)  # type: ignore[type-var]
     return builder.emit(Transpose(inverse(order[result](len(value.shape)))), made)
+
+
+def _is_narrow(value: Value, args: tuple[str, ...], result: str) -> bool:
+    """Whether no channels, read or made, fill a vector: pixels then fill it better."""
+    operands = [a for a, kind in zip(value.args, args, strict=True) if kind == "data"]
+    channels = [v.shape[1] for v in (*operands, *((value,) if result == "data" else ()))]
+    return all(isinstance(c, int) and c < NARROW for c in channels)
 
 
 def convolution(builder: Builder, value: Value) -> Value | None:

@@ -1,30 +1,35 @@
 """Store weights in the order in which the register tiles of a product read them.
 
-    contract(x[i, k], w[k, n])  ->  reshape(contract(x[i, k], blocks[b, k, j]) as [i, b, j])
+    contract(x[i, k], w[k, n])  ->  contract(x[i, k], unblock(block(w)))
 
 with w cut into blocks of columns, each contiguous: reading a block is one stream, and nothing is packed at
-run time. Done for weights that are constant, or captured by a loop (the rearranging then leaves the loop).
-The reshape moves behind the elementwise ops that follow, so that they stay in the product's epilogue.
-A block is as wide as the register tile: two vectors, or more when there are few rows to share it.
+run time. Done for weights that are constant, or captured by a loop (the cutting then leaves the loop); the product
+itself reads through `unblock`. A block is as wide as the register tile: two vectors, or more when there are few
+rows to share it. The last block is filled up with zeros that nobody reads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.types import DType
 from ingot.compiler.ops.base import Node, Op
-from ingot.compiler.ops.contraction import Contract
+from ingot.compiler.ops.contraction import Block, Contract, Unblock
 from ingot.compiler.ops.control import Scan
+from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
 from ingot.compiler.ops.structure import Broadcast, Reshape
+from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.motion import splat_like
 from ingot.compiler.passes.rewriting import Pass, rewrite
 from ingot.compiler.passes.simplify import splat
+from ingot.compiler.target import Target
 
 SMALLEST = 1 << 12  # elements of a weight for which rearranging pays
 VECTORS_OF_TILE = 2
@@ -39,14 +44,15 @@ class Prepack(Pass):
 
     vector_bytes: int = 32
 
+    def configured(self, options: Options, target: Target) -> Prepack:
+        return replace(self, vector_bytes=target.vector_bytes)
+
     def __call__(self, graph: Graph) -> Graph:
         fixed = {v for v in graph.inputs if isinstance(v.op, Input) and v.op.role == "constant"}
         return self._rewrite(graph, {v.op.name for v in fixed if isinstance(v.op, Input)})
 
     def _rewrite(self, graph: Graph, fixed: set[str]) -> Graph:
-        rules = (self._rule(fixed), sink_reshape)
-        changed = rewrite(graph, rules)
-        return self._in_scans(changed)
+        return self._in_scans(rewrite(graph, (self._rule(fixed), sink_reshape)))
 
     def _in_scans(self, graph: Graph) -> Graph:
         def change(op: Scan) -> Scan:
@@ -61,36 +67,70 @@ class Prepack(Pass):
 
     def _rule(self, fixed: set[str]) -> Callable[[Builder, Value], Value | None]:
         def blocked_weight(builder: Builder, value: Value) -> Value | None:
-            """contract(x, w) -> reshape(contract(x, blocks of w))"""
+            """contract(x, w) -> contract(x, unblock(block(w)))"""
             return self._blocked(builder, value, fixed)
 
-        blocked_weight.ops = (Contract,)  # type: ignore[attr-defined]
+        blocked_weight.ops = (Contract, Convolution)  # type: ignore[attr-defined]
         return blocked_weight
 
     def _blocked(self, builder: Builder, value: Value, fixed: set[str]) -> Value | None:
         op = value.op
+        if isinstance(op, Convolution):
+            return self._blocked_convolution(builder, value, op, fixed)
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
-        if column is None or not _is_fixed(w, fixed):
+        if column is None or isinstance(w.op, Unblock) or not _is_fixed(w, fixed):
             return None
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         rows = _rows(value, op)
         vectors = VECTORS_OF_ROW if isinstance(rows, int) and rows <= FEW_ROWS else VECTORS_OF_TILE
-        block = vectors * self.vector_bytes // max(1, value.tensor.dtype.compute.itemsize)
-        while block * 2 > self.vector_bytes // 4 and isinstance(extent, int) and extent % block:
-            block //= 2
-        enough = isinstance(extent, int) and isinstance(depth, int) and extent * depth >= SMALLEST
-        if not enough or extent % block or extent == block or block < self.vector_bytes // 4:  # type: ignore[operator]
+        block = self._columns(extent, depth, vectors, value.tensor.dtype)
+        if block is None:
             return None
-        new = next(letter for letter in "bBcCdDeEfFgG" if letter not in op.left + op.right + op.output)
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
-        blocks = matrix.reshape((depth, extent // block, block)).transpose((1, 0, 2))  # type: ignore[operator]
+        columns = matrix.apply(Block(block)).apply(Unblock(extent))
+        return builder.emit(replace(op, right=summed + column), x, columns.value)
+
+    def _columns(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
+        """Columns of a block of a matrix: as many as a register tile has, or a few vectors less when a single row is
+        then cut without a rest; None when blocks do not pay."""
+        if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
+            return None
+        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
+        sizes = (number * lanes for number in range(vectors, vectors // 2, -1))
+        block = next((size for size in sizes if extent % size == 0), vectors * lanes)
+        return block if block < extent else None
+
+    def _blocked_convolution(
+        self, builder: Builder, value: Value, op: Convolution, fixed: set[str]
+    ) -> Value | None:
+        """convolution(x, w) -> reshape(blocked_convolution(x, blocks of w))"""
+        x, w = value.args
+        if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not _is_fixed(w, fixed):
+            return None
+        *inner, extent = w.tensor.static_shape
+        block = self._block(extent, math.prod(inner), VECTORS_OF_TILE, value.tensor.dtype)
+        if block is None:
+            return None
+        blocks = Node(builder, w).reshape((*inner, extent // block, block))
+        last = len(inner)
+        blocks = blocks.transpose((last, *range(last), last + 1))
         made = builder.emit(
-            replace(op, right=new + summed + column, output=op.output[:-1] + new + column), x, blocks.value
+            BlockedConvolution(op.strides, op.padding, op.dilation, op.groups, op.layout), x, blocks.value
         )
         return builder.emit(Reshape(value.shape), made)
+
+    def _block(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
+        """Columns of a block: as many vectors as the register tile has, or the most up to those, or three, if they
+        divide the extent."""
+        if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
+            return None
+        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
+        sizes = (number * lanes for number in (*range(vectors, 1, -1), 3, 1))
+        block = next((size for size in sizes if extent % size == 0), extent)
+        return block if block != extent else None
 
 
 def _column(op: Contract) -> str | None:
@@ -141,9 +181,17 @@ def _blocks_of(value: Value) -> Value | None:
 
 
 def _carries_product(value: Value) -> bool:
-    while isinstance(value.op, Elementwise | Cast | Where) and value.args:
-        value = value.args[0] if not isinstance(value.op, Where) else value.args[1]
-    return isinstance(value.op, Contract)
+    """Whether elementwise ops lead from a blocked convolution to the value."""
+    seen: set[Value] = set()
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item.op, BlockedConvolution):
+            return True
+        if isinstance(item.op, Elementwise | Cast | Where) and item not in seen:
+            seen.add(item)
+            stack.extend(item.args)
+    return False
 
 
 def sink_reshape(builder: Builder, value: Value) -> Value | None:

@@ -1,6 +1,7 @@
 """Convolutions with 3x3 taps by interpolation, where that is less work.
 
-    convolution(x, w)  ->  winograd_convolution(x, winograd_weight(w))
+    convolution(x, w)                 ->  winograd_convolution(x, winograd_weight(w))
+    convolution_weight_gradient(x, g) ->  winograd_weight_gradient(contract(winograd_data(x), winograd_cotangent(g)))
 
 for channels last, stride 1, no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
 units of one vector multiply-add; the weight's transform is larger than the weight, so reading it counts too.
@@ -15,9 +16,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
+from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import f32
-from ingot.compiler.ops.convolution import Convolution
-from ingot.compiler.ops.winograd import POINTS, TAPS, WinogradConvolution, WinogradWeight
+from ingot.compiler.ops.contraction import Contract
+from ingot.compiler.ops.convolution import Convolution, ConvolutionFamily, ConvolutionWeightGradient
+from ingot.compiler.ops.winograd import (
+    POINTS,
+    TAPS,
+    WinogradConvolution,
+    WinogradCotangent,
+    WinogradData,
+    WinogradWeight,
+    WinogradWeightGradient,
+)
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass, rewrite
@@ -57,20 +68,38 @@ class Winograd(Pass):
 
         def interpolate(builder: Builder, value: Value) -> Value | None:
             """convolution(x, w) -> winograd_convolution(x, winograd_weight(w))"""
-            op = value.op
-            assert isinstance(op, Convolution)
-            x, w = value.args
             tile = choose(value, self.target)
-            if tile is None:
-                return None
-            columns = VECTORS * self.target.lanes(value.tensor.dtype.itemsize)
-            outputs = value.shape[-1]
-            assert isinstance(outputs, int)
-            u = builder.emit(WinogradWeight(tile, columns, _blocks(outputs, columns)), w)
-            return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
+            return None if tile is None else _convolution(builder, value, tile, self.target)
+
+        def interpolate_gradient(builder: Builder, value: Value) -> Value | None:
+            """convolution_weight_gradient(x, g) -> winograd_weight_gradient(contract(v of x, z of g))"""
+            tile = choose_gradient(value, self.target)
+            return None if tile is None else _weight_gradient(builder, value, tile)
 
         interpolate.ops = (Convolution,)  # type: ignore[attr-defined]
-        return in_regions(rewrite(graph, (interpolate,)), self)
+        interpolate_gradient.ops = (ConvolutionWeightGradient,)  # type: ignore[attr-defined]
+        return in_regions(rewrite(graph, (interpolate, interpolate_gradient)), self)
+
+
+def _convolution(builder: Builder, value: Value, tile: int, target: Target) -> Value:
+    op = value.op
+    assert isinstance(op, Convolution)
+    x, w = value.args
+    columns = VECTORS * target.lanes(value.tensor.dtype.itemsize)
+    outputs = value.shape[-1]
+    assert isinstance(outputs, int)
+    u = builder.emit(WinogradWeight(tile, columns, _blocks(outputs, columns)), w)
+    return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
+
+
+def _weight_gradient(builder: Builder, value: Value, tile: int) -> Value:
+    op = value.op
+    assert isinstance(op, ConvolutionWeightGradient)
+    x, g = value.args
+    v = builder.emit(WinogradData(tile, op.padding), x)
+    z = builder.emit(WinogradCotangent(tile), g)
+    products = builder.emit(Contract("ptc", "pto", "pco"), v, z)
+    return builder.emit(WinogradWeightGradient(tile), products)
 
 
 def choose(value: Value, target: Target) -> int | None:
@@ -78,19 +107,30 @@ def choose(value: Value, target: Target) -> int | None:
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
-    if not is_possible(op, x, w):
+    if not is_possible(op, x, w.shape):
         return None
-    direct = direct_cost(value, target)
-    costs = {tile: winograd_cost(value, tile, target) for tile in POINTS}
+    return _best(direct_cost(value, target), {tile: winograd_cost(value, tile, target) for tile in POINTS})
+
+
+def choose_gradient(value: Value, target: Target) -> int | None:
+    """The same for the gradient of the weight."""
+    op = value.op
+    assert isinstance(op, ConvolutionWeightGradient)
+    if not is_possible(op, value.args[0], value.shape):
+        return None
+    return _best(*gradient_costs(value, target))
+
+
+def _best(direct: float, costs: dict[int, float]) -> int | None:
     best = min(costs, key=lambda tile: costs[tile])
     return best if costs[best] < GAIN * direct else None
 
 
-def is_possible(op: Convolution, x: Value, w: Value) -> bool:
+def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> bool:
     plain = op.strides == op.dilation == (1, 1) and op.groups == 1 and op.layout == "channels_last"
-    static = all(isinstance(d, int) for d in (*x.shape[1:], *w.shape))
+    static = all(isinstance(d, int) for d in (*x.shape[1:], *weight))
     padded = all(isinstance(p, int) for side in op.padding for p in side)
-    return plain and static and padded and w.shape[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
+    return plain and static and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
 
 
 def direct_cost(value: Value, target: Target) -> float:
@@ -109,6 +149,29 @@ def winograd_cost(value: Value, tile: int, target: Target) -> float:
     reading = _reading(value, points)
     making = 0.0 if is_constant(value.args[1]) else MAKING * reading
     return _together(products, reading) + data + results + making
+
+
+def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float]]:
+    """(direct, by tile) for the gradient of a weight; the transforms of both images go through memory."""
+    g = value.args[1]
+    _, height, width, outputs = g.shape
+    channels = value.shape[-2]
+    assert isinstance(height, int)
+    assert isinstance(width, int)
+    assert isinstance(outputs, int)
+    assert isinstance(channels, int)
+    lanes, itemsize = target.lanes(value.tensor.dtype.itemsize), value.tensor.dtype.itemsize
+    across = _vectors(outputs, lanes)
+    direct = CHANGING_BATCH * height * width * TAPS * TAPS * channels * across / EFFICIENCY
+    costs = {}
+    for tile in POINTS:
+        points = (tile + TAPS - 1) ** 2
+        tiles = CHANGING_BATCH * -(-height // tile) * -(-width // tile)
+        products = points * tiles * channels * across / EFFICIENCY
+        transforms = tiles * (DATA_COST[tile] * _vectors(channels, lanes) + RESULT_COST[tile] * across)
+        stored = points * (tiles * (channels + outputs) + channels * outputs)
+        costs[tile] = products + transforms + 2 * stored * itemsize / BYTES
+    return direct, costs
 
 
 def _reading(value: Value, points: int) -> float:

@@ -80,8 +80,8 @@ def collapse(points: Points, views: Views) -> Points:
     """Merge neighbouring axes wherever possible; axes of one element are left out."""
     points = _without_single(points)
     for axis in range(len(points.variables) - 2, -1, -1):
-        if _mergeable(points, axis):
-            points = _merge(points, axis, views)
+        if mergeable(points, axis):
+            points = merge(points, axis, views)
     return points
 
 
@@ -99,7 +99,8 @@ def _without_single(points: Points) -> Points:
     )
 
 
-def _mergeable(points: Points, axis: int) -> bool:
+def mergeable(points: Points, axis: int) -> bool:
+    """Whether no access tells an axis and the next apart."""
     first, second = points.variables[axis : axis + 2]
     extent = points.extents[axis + 1]
     if extent == 0:
@@ -133,7 +134,8 @@ def _adjacent(load: Load, first: Dim, second: Dim, extent: Dim) -> bool:
     return between and load.index[a] is first and load.index[b] is second and load.buffer.shape[b] == extent
 
 
-def _merge(points: Points, axis: int, views: Views) -> Points:
+def merge(points: Points, axis: int, views: Views) -> Points:
+    """An axis and the next as one. An access that tells them apart has the quotient and the remainder."""
     first, second = points.variables[axis : axis + 2]
     extent = points.extents[axis] * points.extents[axis + 1]
     merged = symbolic.Variable(getattr(first, "name", "i"), 0, extent - 1)
@@ -143,6 +145,8 @@ def _merge(points: Points, axis: int, views: Views) -> Points:
         if not isinstance(node, Load) or quotient not in node.index or remainder not in node.index:
             return None
         a, b = node.index.index(quotient), node.index.index(remainder)
+        if node.buffer.shape[b] != points.extents[axis + 1] or any(dim != 1 for dim in node.buffer.shape[a + 1 : b]):
+            return None
         index = (*node.index[:a], merged, *node.index[b + 1 :])
         return Load(views.merged(node.buffer, a, b), index)
 

@@ -3,6 +3,10 @@
     for block parallel { for chunk { pack rows of the left operand
                                      for panel of columns { pack columns of the right operand
                                                             for tile of rows { micro-kernel } } } }
+    (or chunks inside panels, where all chunks of the rows fit in the second cache)
+
+While the tiles of rows of one panel are computed they ask for the next panel, a few lines each, so that the right
+operand arrives at the speed of memory and nobody waits for it.
 
 Invariant: packing moves values and never combines them, so a packed and an unpacked operand give the same bits.
 Non-goal: deciding sizes; `recipes.contraction` decides.
@@ -10,6 +14,7 @@ Non-goal: deciding sizes; `recipes.contraction` decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +30,7 @@ from ingot.compiler.target import Target
 
 UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
 LINE_BYTES = 64  # of a cache line
+SECOND_CACHE = 2  # locality of a hint: the first cache is full of what is used now
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class ContractionTiles:
     outer_columns: tuple[tuple[int, int], ...] = ()  # the same of other axes that only columns have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
     unroll: int = UNROLL
+    chunks_inside: bool = False  # a panel sees all chunks before the next comes; not when rows are packed by chunks
+    fetch_panels: bool = False  # hint at the next stored panel of the right operand while this one is used
     parallel: bool = True
 
     def __post_init__(self) -> None:
@@ -60,10 +68,12 @@ class Contraction:
     right: Scalar
     row_axes: tuple[int, ...]  # kept axes that only the left factor mentions
     column_axes: tuple[int, ...]  # kept axes that only the right factor mentions, the last kept one among them
+    gathered: bool = False  # a row axis is several of the left operand's: it is cheap to read only when packed
 
 
 Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
 Right = Callable[[tuple[Dim, ...], Dim], Scalar]  # (point in chunk, lane in tile) -> right operand
+Ahead = Callable[..., Sequence[Statement]]  # the first of some points in a chunk -> hints at what comes later
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,15 @@ class Block:
     fixed: dict[Dim, Dim]
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Columns from `lane` on. `ahead`: where the next panel starts; None when nobody asks for it in advance."""
+
+    lane: Dim
+    width: Dim
+    ahead: Mapping[Dim, Dim] | None
+
+
 class PanelNest:
     """Emits a contraction. `scratch` are the buffers that it needs from outside."""
 
@@ -116,6 +135,7 @@ class PanelNest:
         ]
         self.partial = self._partial_place() if self.cut is not None else None
         self.left_panels = self._left_buffer() if tiles.pack_left else None
+        self.chunks_inside = tiles.chunks_inside and not tiles.pack_left
 
     def _block_sizes(self) -> list[int]:
         sizes = [1] * len(self.form.kept)
@@ -185,6 +205,7 @@ class PanelNest:
         if self.row is not None:
             row_number = place[tiles.row_axis]
             rows = tile.cover_block(extents[tiles.row_axis], row_number, tiles.row_block, heights)
+            rows = rows if tiles.pack_left else tile.evened(rows)
         parts = [partition.part_of(*part) for part in zip(extents, place, self.sizes, strict=True)]
         outer = (*tiles.outer_rows, *tiles.outer_columns)
         covered = {tiles.row_axis, self.lane_axis, *(axis for axis, _ in outer)}
@@ -202,35 +223,58 @@ class PanelNest:
         )
 
     def _chunks(self, block: Block) -> tuple[Statement, ...]:
+        """Panels inside chunks, or chunks inside panels: then the sums of a panel stay in the first cache."""
+        if self.chunks_inside:
+            return self._for_panels(
+                block,
+                lambda here, steps, lane, width: self._for_chunks(
+                    lambda chunk: self._panel(here, chunk, Panel(lane, width, self._ahead(here, chunk, steps, lane)))
+                ),
+            )
+
+        def panels(chunk: Chunk) -> tuple[Statement, ...]:
+            return self._for_panels(
+                block,
+                lambda here, steps, lane, width: self._panel(
+                    here, chunk, Panel(lane, width, self._ahead(here, chunk, steps, lane))
+                ),
+            )
+
+        return self._for_chunks(lambda chunk: (*self._pack_left(block, chunk), *panels(chunk)))
+
+    def _for_chunks(self, body: Callable[[Chunk], Sequence[Statement]]) -> tuple[Statement, ...]:
         extents = self.form.reduced_extents
         if self.cut is None:
-            return self._rows_and_panels(block, Chunk((0,) * len(extents), extents))
+            return tuple(body(Chunk((0,) * len(extents), extents)))
         cut = self.cut
         counts = lanes.chunk_counts(extents, cut)
 
-        def chunk(*number: Dim) -> tuple[Statement, ...]:
+        def chunk(*number: Dim) -> Sequence[Statement]:
             first = ir.both(*(ir.predicate(n, "eq", 0) for n in number))
             last = ir.both(*(ir.predicate(n, "eq", c - 1) for n, c in zip(number, counts, strict=True)))
-            return self._rows_and_panels(block, Chunk(*lanes.chunk_range(extents, cut, number), first, last))
+            return body(Chunk(*lanes.chunk_range(extents, cut, number), first, last))
 
         return build.nest([f"c{n}" for n in range(len(counts))], counts, chunk)
 
-    def _rows_and_panels(self, block: Block, chunk: Chunk) -> tuple[Statement, ...]:
+    def _for_panels(
+        self, block: Block, body: Callable[[Block, tuple[Dim, ...], Dim, Dim], Sequence[Statement]]
+    ) -> tuple[Statement, ...]:
+        """`body` gets the block with its outer column axes fixed, their steps, and the panel's columns."""
+
         def columns(*steps: Dim) -> list[Statement]:
-            here = replace(
-                block, fixed={**block.fixed, **self._outer_index(self.tiles.outer_columns, block.outer_columns, steps)}
-            )
+            outer = self._outer_index(self.tiles.outer_columns, block.outer_columns, steps)
+            here = replace(block, fixed={**block.fixed, **outer})
             result: list[Statement] = []
             for piece in block.columns.pieces:
 
-                def panel(j: Dim, piece: tile.Piece = piece) -> list[Statement]:
-                    return self._panel(here, chunk, block.column_start + piece.start + j * piece.size, piece.size)
+                def panel(j: Dim, piece: tile.Piece = piece) -> Sequence[Statement]:
+                    return body(here, steps, block.column_start + piece.start + j * piece.size, piece.size)
 
                 result.extend(build.loop("j", piece.count, panel))
             return result
 
         counts = [part.count for part in block.outer_columns]
-        return (*self._pack_left(block, chunk), *build.nest([f"j{n}" for n in range(len(counts))], counts, columns))
+        return build.nest([f"j{n}" for n in range(len(counts))], counts, columns)
 
     def _outer_index(
         self, axes: Sequence[tuple[int, int]], parts: Sequence[partition.Range], steps: Sequence[Dim]
@@ -240,20 +284,35 @@ class PanelNest:
             self.form.kept[axis]: part.start + step for (axis, _), part, step in zip(axes, parts, steps, strict=True)
         }
 
-    def _panel(self, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> list[Statement]:
+    def _ahead(self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], lane: Dim) -> Mapping[Dim, Dim] | None:
+        """Where the panel after this one starts: the next chunk, the next columns, or the next of the last outer
+        column axis."""
+        if not self.tiles.fetch_panels:
+            return None
+        start: dict[Dim, Dim] = {**block.fixed, self.lane: lane, **chunk.at(self.form.reduced, [0] * len(chunk.starts))}
+        if self.chunks_inside and self.cut is not None:
+            # where columns are stored in blocks, the next block follows the last chunk
+            axis = self.form.reduced[self.cut.axis]
+            return {**start, axis: start[axis] + chunk.extents[self.cut.axis]}
+        if not steps:
+            return {**start, self.lane: lane + self.columns}
+        following = (*steps[:-1], steps[-1] + 1)
+        return {**start, **self._outer_index(self.tiles.outer_columns, block.outer_columns, following)}
+
+    def _panel(self, block: Block, chunk: Chunk, panel: Panel) -> list[Statement]:
         """A panel of columns against all rows of the block."""
         result: list[Statement] = []
         packed = None
         if self.tiles.pack_right:
             packed = Buffer("panel", self.accumulation.dtype, (*self._room(), self.columns), "stack")
-            result.extend(self._pack_right(packed, block, chunk, lane, width))
+            result.extend(self._pack_right(packed, block, chunk, panel.lane, panel.width))
         counts = [part.count for part in block.outer_rows]
         names = [f"i{n}" for n in range(len(counts))]
-        result.extend(build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, lane, width)))
+        result.extend(build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, panel)))
         return result
 
     def _tiles(
-        self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, lane: Dim, width: Dim
+        self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, panel: Panel
     ) -> list[Statement]:
         """The tiles of rows at one point of the outer row axes."""
         fixed = {**block.fixed, **self._outer_index(self.tiles.outer_rows, block.outer_rows, outer)}
@@ -264,9 +323,10 @@ class PanelNest:
                 assert isinstance(piece.size, int)
                 place = piece.start + i * piece.size
                 row = block.row_start + place
-                each = Tile(fixed, self.row, row, piece.size, self.lane, lane, width, self.tiles.width)
+                each = Tile(fixed, self.row, row, piece.size, self.lane, panel.lane, panel.width, self.tiles.width)
                 left = self._left(each, block, (*outer, place), chunk)
-                return self._tile(each, left, self._right(each, packed, chunk), chunk)
+                ahead = self._fetch_panel(panel, (*outer, piece.start // self.tiles.rows + i), chunk)
+                return self._tile(each, left, self._right(each, packed, chunk), chunk, ahead)
 
             result.extend(build.loop("i", piece.count, one))
         return result
@@ -297,6 +357,36 @@ class PanelNest:
             return Load(panel, (*index, lane))
 
         return direct if panel is None else packed
+
+    def _fetch_panel(self, panel: Panel, place: tuple[Dim, ...], chunk: Chunk) -> Ahead | None:
+        """Hints at the same points of the next panel, divided among the tiles of rows that read this one: each fetches
+        other points of a group. `place` says which tile it is, along the outer row axes and rows."""
+        if panel.ahead is None:
+            return None
+        start = panel.ahead
+        counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)]
+        number: Dim = 0
+        for step, count in zip(place, counts, strict=True):
+            number = number * count + step
+        share = -(-self.tiles.unroll // math.prod(counts))
+
+        def ahead(*first: Dim) -> list[Statement]:
+            *points, last = first
+            result: list[Statement] = []
+            for n in range(share):
+                index = (*points, last + (number * share + n) % self.tiles.unroll)
+                at = {**start, **{v: start[v] + i for v, i in zip(self.form.reduced, index, strict=True)}}
+                found = scalars.substitute(self.found.right, at)
+                assert isinstance(found, Load)
+                *outer, lane = found.index
+                per_line = LINE_BYTES // found.dtype.itemsize
+                result += [
+                    Prefetch(found.buffer, (*outer, lane + offset), SECOND_CACHE)
+                    for offset in range(0, self.columns, per_line)
+                ]
+            return result
+
+        return ahead
 
     def _pack_right(self, panel: Buffer, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> tuple[Statement, ...]:
         """panel[k..., l] = right(k, lane + l), for the points of a chunk"""
@@ -356,7 +446,9 @@ class PanelNest:
 
     # --- the tile -------------------------------------------------------------------------------------------
 
-    def _tile(self, each: Tile, left: Left, right: Right, chunk: Chunk) -> tuple[Statement, ...]:
+    def _tile(
+        self, each: Tile, left: Left, right: Right, chunk: Chunk, ahead: Ahead | None
+    ) -> tuple[Statement, ...]:
         sums = each.register(self.accumulation.mark.name, self.accumulation)
 
         def point(*index: Dim) -> tuple[Statement, ...]:
@@ -370,13 +462,13 @@ class PanelNest:
         chain = (
             Alloc(sums),
             *tile.clear(each, [sums], self.form),
-            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll),
+            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
         )
         if chunk.first is None or chunk.last is None:
             return (*self._fetch_operands(each), *chain, *tile.finish(each, [sums], self.form))
         fetch = self._fetch_operands(each)
-        ahead = (If(chunk.last, fetch),) if fetch else ()
-        return (*self._fetch_partial(each), *ahead, *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
+        operands = (If(chunk.last, fetch),) if fetch else ()
+        return (*self._fetch_partial(each), *operands, *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
 
     def _fetch_operands(self, each: Tile) -> tuple[Statement, ...]:
         """What the epilogue reads of matrices as large as the result comes a few columns of many rows at a time,

@@ -149,6 +149,14 @@ def stride(load: Load, variable: Dim) -> Dim | None:
     return total
 
 
+def group_stride(load: Load, variable: Dim, count: int) -> Dim | None:
+    """The stride of a variable within aligned groups of `count` of its values; None when it is not fixed."""
+    group, place = symbolic.Variable("group", 0), symbolic.Variable("place", 0, count - 1)
+    found = substitute(load, {variable: group * count + place})
+    assert isinstance(found, Load)
+    return stride(found, place)
+
+
 def index_coefficient(index: Dim, variable: Dim) -> Dim | None:
     """The factor of the variable in an index that is affine in it; None otherwise."""
     if isinstance(index, int) or isinstance(variable, int):

@@ -84,6 +84,21 @@ def cover_block(extent: Dim, number: Dim, steps: int, sizes: Sequence[int], mask
     return Cover(size, full, rest, present, (*_tiles(0, full, size), *ending))
 
 
+def evened(found: Cover) -> Cover:
+    """The same range with a short last tile made longer: it shares the steps of the full tile before it. A tile of a
+    few rows has too few independent sums to keep the multipliers busy."""
+    size, rest, present = found.size, found.rest, found.present
+    if not isinstance(rest, int) or rest == 0 or 2 * rest > size or not isinstance(found.full, int) or found.full == 0:
+        return found
+    first, second = -(-(size + rest) // 2), (size + rest) // 2
+    full = found.full - 1
+    start = full * size
+    ending = (Piece(start, present, first), Piece(start + first, present, second))
+    if first == second:
+        ending = (Piece(start, 2 * present, first),)
+    return Cover(size, full, size + rest, present, (*_tiles(0, full, size), *ending))
+
+
 def cover_range(part: Range, sizes: Sequence[int], masked: bool = False) -> Cover:
     """A range of an axis as tiles."""
     if part.steps is None:
@@ -197,9 +212,13 @@ def allocate(buffers: Sequence[Buffer]) -> tuple[Statement, ...]:
 
 
 def reduction_loops(
-    extents: Sequence[Dim], body: Callable[..., Sequence[Statement]], unroll: int = 1
+    extents: Sequence[Dim],
+    body: Callable[..., Sequence[Statement]],
+    unroll: int = 1,
+    before: Callable[..., Sequence[Statement]] | None = None,
 ) -> tuple[Statement, ...]:
-    """Loops over the reduced axes in order, the innermost unrolled by a factor."""
+    """Loops over the reduced axes in order, the innermost unrolled by a factor; `before` goes before each such
+    group of points and is told the first of them."""
     if not extents:
         return tuple(body())
     names = [f"k{n}" for n in range(len(extents))]
@@ -211,7 +230,8 @@ def reduction_loops(
         blocks = last // unroll
 
         def block(o: Dim) -> tuple[Statement, ...]:
-            return build.loop("u", unroll, lambda u: body(*outer, o * unroll + u), "unrolled")
+            ahead = before(*outer, o * unroll) if before is not None else ()
+            return (*ahead, *build.loop("u", unroll, lambda u: body(*outer, o * unroll + u), "unrolled"))
 
         rest = build.loop(names[-1], last - blocks * unroll, lambda k: body(*outer, blocks * unroll + k))
         return (*build.loop(names[-1], blocks, block), *rest)

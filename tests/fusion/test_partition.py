@@ -120,11 +120,18 @@ def test_matrix_products_take_their_epilogue(function):
 
 def test_convolutions_take_their_epilogue():
     """A strided convolution (which has no other way) with the norm folded in, bias and activation behind it."""
-    model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 1, stride=2))
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, stride=2))
     plan = plan_of(model, ingot.f32["batch", 3, 33, 33])
     (first, *_) = [ops for ops in kernels(plan) if "convolution" in ops]
     assert len(first) == 2, kernels(plan)
     assert sum("convolution" in ops for ops in kernels(plan)) == 2
+
+
+@pytest.mark.parametrize(("channels", "expected"), [(16, True), (3, False)])
+def test_windows_slide_over_contiguous_channels(channels, expected):
+    """The image is transposed first; a few channels are read from where they are."""
+    model = nn.Conv2d(channels, 16, 3, stride=2)
+    assert (("transpose",) in kernels(plan_of(model, ingot.f32[1, channels, 33, 33]))[:1]) == expected
 
 
 def test_two_products_are_two_kernels():

@@ -34,8 +34,14 @@ REACHED_OTHERWISE = {
     "max_pool_index": "gradients of pools",
     "max_pool_select": "gradients of gradients of pools",
     "convolution_weight_gradient": "gradients of convolutions",
+    "block": "a pass makes it of products with known weights",
+    "blocked_convolution": "a pass makes it of convolutions",
+    "unblock": "a pass makes it of products with known weights",
     "winograd_convolution": "a pass makes it of convolutions",
+    "winograd_cotangent": "a pass makes it of gradients of convolutions",
+    "winograd_data": "a pass makes it of gradients of convolutions",
     "winograd_weight": "a pass makes it of convolutions",
+    "winograd_weight_gradient": "a pass makes it of gradients of convolutions",
 }
 
 

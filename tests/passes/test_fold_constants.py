@@ -82,3 +82,12 @@ def test_what_a_dim_decides_is_not_folded():
     """The value of a symbolic dim is static in type only."""
     graph, parts = split(lambda x: x.sum() / x.shape[0], ingot.f64["n", 5])
     run_both(graph, parts, np.ones((3, 5)))
+
+
+def test_a_stretched_constant_is_read_as_it_was():
+    def biased(x):
+        return x + (x._coerce(np.arange(8.0)) * 2.0).broadcast_to((5, 8))
+
+    graph, parts = split(biased, ingot.f64[5, 8])
+    assert [v.shape for v in parts.main.inputs_with("constant")] == [(8,)]
+    run_both(graph, parts, np.ones((5, 8)))

@@ -23,10 +23,10 @@ def test_rearranging_a_captured_weight_leaves_the_loop():
 
     graph = trace(model, [ingot.f64[3, 64], ingot.f64["t", 3, 64], ingot.f64[64, 64]]).graph
     packed = Prepack()(graph)
-    assert "transpose" in names(body_of(packed))
+    assert "block" in names(body_of(packed))
     result = Invariants()(packed)
-    assert "transpose" not in names(body_of(result))
-    assert "transpose" in names(result)
+    assert "block" not in names(body_of(result))
+    assert "block" in names(result)
     same_meaning(graph, result, 1e-12)
 
 

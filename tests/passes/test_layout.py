@@ -11,7 +11,7 @@ from ingot.compiler.passes.motion import Motion
 from ingot.frontends.dsl.functions import trace
 from tests.passes.support import same_meaning
 
-IMAGE, WEIGHT = ingot.f64["n", 2, 6, 6], ingot.f64[4, 2, 3, 3]
+IMAGE, WEIGHT = ingot.f64["n", 2, 6, 6], ingot.f64[8, 2, 3, 3]
 
 
 def layouts(graph):
@@ -41,7 +41,7 @@ def test_between_layers_no_transpose_is_left():
         hidden = max_pool(convolve(x, w, padding=1).relu(), 2)
         return convolve(hidden, v, padding=1)
 
-    graph = trace(network, [IMAGE, WEIGHT, ingot.f64[3, 4, 3, 3]]).graph
+    graph = trace(network, [IMAGE, WEIGHT, ingot.f64[3, 8, 3, 3]]).graph
     result = Motion()(Decompose()(Layout()(graph)))
     assert set(layouts(result)) == {"channels_last"}
     # one for the image, one for each weight, one for the result
@@ -52,3 +52,15 @@ def test_between_layers_no_transpose_is_left():
 def test_a_pool_alone_is_left_alone():
     graph = trace(lambda x: max_pool(x, 2), [IMAGE]).graph
     assert layouts(Layout()(graph)) == ["channels_first"]
+
+
+def test_few_channels_stay_first():
+    """Neither 1 nor 6 channels fill a vector; 6 and 16 do."""
+
+    def network(x, w, v):
+        return convolve(max_pool(convolve(x, w).relu(), 2), v)
+
+    graph = trace(network, [ingot.f64["n", 1, 12, 12], ingot.f64[6, 1, 3, 3], ingot.f64[16, 6, 3, 3]]).graph
+    result = Layout()(graph)
+    assert layouts(result) == ["channels_first", "channels_first", "channels_last"]
+    same_meaning(graph, result, 1e-12)

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot.compiler.ops.convolution import convolve
+from ingot.compiler.options import Options
+from ingot.compiler.passes.decompose import Decompose
+from ingot.compiler.passes.invariants import Invariants
 from ingot.compiler.passes.motion import Motion
 from ingot.compiler.passes.prepack import Prepack
+from ingot.compiler.target import Target
 from ingot.frontends.dsl.functions import trace
 from tests.passes.support import same_meaning
 
@@ -26,25 +31,40 @@ def contraction(graph):
 def test_weights_are_cut_into_blocks(rows):
     graph = trace(lambda x: x @ WEIGHT, [ingot.f64[rows, 64]]).graph
     result = Prepack()(graph)
-    blocks = contraction(result).args[1].shape
-    assert blocks[1] == 64
-    assert blocks[0] * blocks[2] == 128
-    assert blocks[2] == (32 if rows == 1 else 8)
+    blocks = contraction(result).args[1].args[0].shape
+    assert blocks == ((4, 64, 32) if rows == 1 else (16, 64, 8))
     same_meaning(graph, result, 1e-12)
 
 
-def test_bias_and_activation_follow_the_product_before_the_reshape():
-    graph = trace(lambda x, y: ((x @ WEIGHT + BIAS) * 2.0 + y).tanh(), [ingot.f64["n", 64], ingot.f64["n", 128]]).graph
+@pytest.mark.parametrize("columns", [67, 127])
+def test_the_last_block_is_filled_up(columns):
+    graph = trace(lambda x: x @ WEIGHT[:, :columns], [ingot.f64["n", 64]]).graph
     result = Prepack()(graph)
-    assert names(result)[-1] == "reshape"
-    assert len(result.outputs[0].args[0].shape) == 3
+    assert contraction(result).args[1].args[0].shape == (-(-columns // 8), 64, 8)
     same_meaning(graph, result, 1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 13, 40])
+@pytest.mark.parametrize("columns", [64, 67, 127])
+def test_blocks_give_the_bits_of_plain_weights(rows, columns):
+    """Cutting moves values and changes no sum, and nothing is read beyond the last column."""
+    weight = generator.normal(size=(70, columns)).astype(np.float32)
+    x = generator.normal(size=(rows, 70)).astype(np.float32)
+    blocked = ingot.compile(lambda x: x @ weight, ingot.f32[rows, 70], cache=False)
+    plain = ingot.compile(lambda x, w: x @ w, ingot.f32[rows, 70], ingot.f32[70, columns], cache=False)
+    np.testing.assert_array_equal(blocked(x), plain(x, weight))
+
+
+def test_what_follows_stays_in_the_kernel_of_the_product():
+    weight, bias = WEIGHT.astype(np.float32), BIAS.astype(np.float32)
+    compiled = ingot.compile(lambda x: (x @ weight + bias).tanh(), ingot.f32[40, 64], cache=False)
+    assert len(compiled.profile(np.ones((40, 64), np.float32), repeat=1).kernels) == 1
 
 
 def test_transposed_weights_too():
     graph = Motion()(trace(lambda x: x @ x._coerce(WEIGHT.T.copy()).T, [ingot.f64["n", 64]]).graph)
     result = Prepack()(graph)
-    assert len(contraction(result).args[1].shape) == 3
+    assert len(contraction(result).args[1].args[0].shape) == 3
     same_meaning(graph, result, 1e-12)
 
 
@@ -52,7 +72,7 @@ def test_transposed_weights_too():
     ("function", "types"),
     [
         (lambda x, w: x @ w, (ingot.f64["n", 64], ingot.f64[64, 128])),  # not constant
-        (lambda x: x @ WEIGHT[:, :10], (ingot.f64["n", 64],)),  # too narrow
+        (lambda x: x @ WEIGHT[:, :8], (ingot.f64["n", 64],)),  # too narrow
         (lambda x: x @ WEIGHT[:8, :16], (ingot.f64["n", 8],)),  # too small
     ],
 )
@@ -68,5 +88,68 @@ def test_weights_captured_by_a_loop():
     graph = trace(model, [ingot.f64[3, 64], ingot.f64["t", 3, 64], ingot.f64[64, 64]]).graph
     result = Prepack()(graph)
     (body,) = next(v.op for v in result.body if v.op.regions).regions
-    assert "transpose" in names(body)
+    assert "block" in names(body)
+    moved = Invariants()(result)
+    (body,) = next(v.op for v in moved.body if v.op.regions).regions
+    assert "block" in names(moved)
+    assert "unblock" in names(body)
     same_meaning(graph, result, 1e-12)
+
+
+def convolution_graph(channels, outputs, activation=lambda y: y.tanh(), **fields):
+    weight = generator.normal(size=(3, 3, channels, outputs))
+    bias = generator.normal(size=outputs)
+
+    def model(x):
+        plain = {"strides": 2, "padding": 1, "layout": "channels_last", **fields}
+        return activation(convolve(x, x._coerce(weight), **plain) + bias)
+
+    return trace(model, [ingot.f64["n", 9, 8, channels * fields.get("groups", 1)]]).graph
+
+
+def test_weights_of_convolutions_are_cut_into_blocks():
+    graph = convolution_graph(12, 48)
+    result = Prepack()(graph)
+    (blocked,) = [v for v in result.body if v.op.name == "blocked_convolution"]
+    assert blocked.args[1].shape == (6, 3, 3, 12, 8)
+    assert names(result)[-1] == "reshape"
+    same_meaning(graph, result, 1e-12)
+
+
+@pytest.mark.parametrize("fields", [{"groups": 2}, {"layout": "channels_first"}])
+def test_other_convolutions_keep_their_weights(fields):
+    if "layout" in fields:
+        weight = generator.normal(size=(48, 12, 3, 3))
+        graph = trace(lambda x: convolve(x, x._coerce(weight)), [ingot.f64[1, 12, 9, 9]]).graph
+    else:
+        graph = convolution_graph(12, 48, **fields)
+    assert "blocked_convolution" not in names(Prepack()(graph))
+
+
+def test_blocks_are_as_wide_as_the_machine():
+    graph = convolution_graph(12, 48)
+    packed = Prepack().configured(Options(), Target.named("x86-64-v4"))(graph)
+    (blocked,) = [v for v in packed.body if v.op.name == "blocked_convolution"]
+    assert blocked.args[1].shape[-1] == 16
+
+
+def test_a_choice_between_products_keeps_their_blocks():
+    """relu6 is two choices, one inside the other: both belong to the product."""
+    graph = convolution_graph(12, 48, activation=lambda y: y.clip(0.0, 6.0))
+    result = Prepack()(Decompose()(graph))
+    assert names(result)[-1] == "reshape"
+    same_meaning(graph, result, 1e-12)
+
+
+def test_blocks_of_a_single_row_divide_the_columns():
+    """1000 is 125 vectors of 8: blocks of 5 vectors, because 8 do not divide it and one alone waits for itself."""
+    weight = generator.normal(size=(64, 1000)).astype(np.float32)
+    graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[1, 64]]).graph
+    assert contraction(Prepack()(graph)).args[1].args[0].shape == (25, 64, 40)
+
+
+@pytest.mark.parametrize("columns", [128, 120, 1000])
+def test_blocks_of_several_rows_are_as_wide_as_their_tile(columns):
+    weight = generator.normal(size=(64, columns)).astype(np.float32)
+    graph = trace(lambda x: x @ x._coerce(weight), [ingot.f32[40, 64]]).graph
+    assert contraction(Prepack()(graph)).args[1].args[0].shape[-1] == 16

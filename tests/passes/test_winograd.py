@@ -9,7 +9,7 @@ from ingot.compiler.ir.graph import Builder, Graph
 from ingot.compiler.ir.interpret import run_graph
 from ingot.compiler.ir.types import TensorType, f32, f64
 from ingot.compiler.ops.base import Node
-from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose
+from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose, ConvolutionWeightGradient
 from ingot.compiler.ops.winograd import ERROR_BOUND, WinogradConvolution
 from ingot.compiler.options import Options
 from ingot.compiler.passes.winograd import Winograd
@@ -169,3 +169,91 @@ def test_bits_do_not_depend_on_batch_or_threads():
         assert np.array_equal(np.asarray(Executable(program, threads=1)(x[n : n + 1])), whole[n : n + 1])
     alone = compile_graph(graph_of(f32[1, 21, 18, 32], f32[3, 3, 32, 48]), Options(cache=False)).program
     assert np.array_equal(np.asarray(Executable(alone)(x[:1])), whole[:1])
+
+
+# --- the gradient for the weights -----------------------------------------------------------------
+
+
+def gradient_graph(x: TensorType, outputs: int, padding: object = ((1, 1), (1, 1))) -> Graph:
+    builder = Builder()
+    op = ConvolutionWeightGradient(**{**PLAIN, "padding": padding}, taps=(3, 3))  # type: ignore[arg-type]
+    batch, height, width, _ = x.shape
+    (low, high), (left, right) = padding  # type: ignore[misc]
+    g = f32[batch, height + low + high - 2, width + left + right - 2, outputs]
+    y = builder.emit(op, builder.input("x", x), builder.input("g", g))
+    return Graph("g", builder.inputs, (y,))
+
+
+def test_the_gradient_of_a_weight_is_interpolated():
+    made = Winograd()(gradient_graph(f32["n", 16, 16, 64], 64))
+    assert names(made) == ["winograd_data", "winograd_cotangent", "contract", "winograd_weight_gradient"]
+    assert names(Winograd()(gradient_graph(f32["n", 16, 16, 1], 8))) == ["convolution_weight_gradient"]
+
+
+@pytest.mark.parametrize(
+    ("x", "outputs", "padding"),
+    [
+        (f32[2, 16, 16, 32], 32, ((1, 1), (1, 1))),
+        (f32["n", 11, 14, 24], 40, ((1, 1), (1, 1))),
+        (f32[3, 9, 10, 40], 17, ((0, 1), (2, 0))),
+    ],
+)
+def test_the_gradient_of_a_weight_is_within_the_bound(x: TensorType, outputs: int, padding: object):
+    graph = gradient_graph(x, outputs, padding)
+    op = graph.outputs[0].op
+    assert isinstance(op, ConvolutionWeightGradient)
+    assert "winograd_data" in names(Winograd()(graph))
+    rng = np.random.default_rng(4)
+    shapes = [tuple(3 if not isinstance(d, int) else d for d in v.shape) for v in graph.inputs]
+    image, cotangent = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    exact = op.evaluate(image.astype(np.float64), cotangent.astype(np.float64))
+    program = compile_graph(graph, Options(cache=False)).program
+    found = np.asarray(Executable(program, threads=1)(image, cotangent))
+    assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
+    assert np.array_equal(np.asarray(Executable(program, threads=2)(image, cotangent)), found)
+
+
+# --- a whole network --------------------------------------------------------------------------------
+
+
+def residual_network(kind, stages: tuple[tuple[int, int], ...]) -> Graph:
+    """Stages of two residual blocks each, like a ResNet-18: (size, channels), a convolution with stride 2 between
+    stages; weights that keep the spread of the activations."""
+    builder = Builder()
+    rng = np.random.default_rng(11)
+    constants: dict[str, np.ndarray] = {}
+
+    def convolved(node, outputs: int, stride: int = 1):
+        channels = node.shape[-1]
+        name = f"w{len(constants)}"
+        spread = np.sqrt(2 / (9 * channels))
+        constants[name] = (rng.standard_normal((3, 3, channels, outputs)) * spread).astype(kind.numpy)
+        weight = Node(builder, builder.input(name, kind[3, 3, channels, outputs], "constant"))
+        return node.apply(Convolution(**{**PLAIN, "strides": (stride, stride)}), weight)  # type: ignore[arg-type]
+
+    size, channels = stages[0]
+    node = Node(builder, builder.input("x", kind[1, size, size, channels]))
+    for number, (_, outputs) in enumerate(stages):
+        if number:
+            node = convolved(node, outputs, 2).binary("maximum", 0.0)
+        for _ in range(2):
+            inner = convolved(node, outputs).binary("maximum", 0.0)
+            node = ((convolved(inner, outputs) + node) * np.sqrt(0.5)).binary("maximum", 0.0)
+    return Graph("residual", builder.inputs, (node.value,), constants=constants)
+
+
+def test_a_deep_network_stays_within_the_bound():
+    """Sixteen interpolated convolutions one after another, against exact ones in double precision."""
+    stages = ((32, 32), (16, 48), (8, 64), (4, 96))
+    graph, exact = residual_network(f32, stages), residual_network(f64, stages)
+    compiled = compile_graph(graph, Options(cache=False))
+    assert compiled.assembly is not None
+    assert sum(k.ops[0] == "winograd_convolution" for k in compiled.assembly.kernels) >= 12
+    x = np.random.default_rng(12).standard_normal((1, 32, 32, 32)).astype(np.float32)
+    weights = {name: w.astype(np.float64) for name, w in graph.constants.items()}
+    (wanted,) = run_graph(exact, {**weights, "x": x.astype(np.float64)})
+    found = np.asarray(Executable(compiled.program, threads=1)(x))
+    assert np.abs(found - wanted).max() <= ERROR_BOUND * (wanted.max() - wanted.min())
+    plain = compile_graph(graph, Options(cache=False, winograd=False))
+    assert plain.assembly is not None
+    assert not any(k.ops[0] == "winograd_convolution" for k in plain.assembly.kernels)

@@ -163,6 +163,24 @@ def matmul(m: Dim, n: Dim, k: Dim, dtype: DType = f32, layout: str = "nn", batch
     return Kernel("matmul", (a, b, bias), (sums, y), definitions)
 
 
+def panels(m: Dim, blocks: int, k: int, columns: int) -> Kernel:
+    """y[i, b, o] = sum(k: x[i, k] * w[b, k, o])"""
+    x, w = Buffer("x", f32, (m, k)), Buffer("w", f32, (blocks, k, columns))
+    y = Buffer("y", f32, (m, blocks, columns))
+    i, b, o = index = axes(y.shape)
+    product = reduction("sum", (k,), lambda k: apply("mul", Load(x, (i, k)), Load(w, (b, k, o))))
+    return Kernel("panels", (x, w), (y,), (Definition(y, index, product),))
+
+
+def strided_panels(size: int, blocks: int, k: int, columns: int) -> Kernel:
+    """y[i, j, b, o] = sum(k: x[2 * i, 2 * j, k] * w[b, k, o])"""
+    x, w = Buffer("x", f32, (2 * size, 2 * size, k)), Buffer("w", f32, (blocks, k, columns))
+    y = Buffer("y", f32, (size, size, blocks, columns))
+    i, j, b, o = index = axes(y.shape)
+    product = reduction("sum", (k,), lambda k: apply("mul", Load(x, (2 * i, 2 * j, k)), Load(w, (b, k, o))))
+    return Kernel("panels", (x, w), (y,), (Definition(y, index, product),))
+
+
 def matmul_residual(m: Dim, n: Dim, k: Dim) -> Kernel:
     """y = a @ b + residual"""
     a, b = Buffer("a", f32, (m, k)), Buffer("b", f32, (k, n))

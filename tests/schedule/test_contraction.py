@@ -83,6 +83,8 @@ def test_a_column_has_the_same_bits_among_any_number_of_columns():
         (1000, 8, 8, 16, (12, 1)),  # one vector of columns leaves registers for rows
         (14, 256, 8, 16, (5, 2)),  # tiles of equal height: 5, 5, 4
         (7, 256, 8, 16, (4, 3)),
+        (49, 256, 8, 16, (5, 2)),  # no single row is left over
+        (1000, 24, 8, 16, (4, 3)),  # three vectors are all columns
         (1, 256, 8, 16, (1, 8)),  # nothing of the right operand is used twice
     ],
 )  # fmt: skip
@@ -106,6 +108,38 @@ def test_a_padded_operand_is_padded_once():
 
 def test_sums_wait_in_an_output_of_their_type():
     assert check(kernels.matmul(7, 20, 300)).scratch == ()
+
+
+def test_short_row_axes_merge_where_only_the_left_operand_tells_them_apart():
+    """Rows of 7 would be tiles of 4 and 3; 49 rows are nine tiles of 5 and one of 4. Few columns do not pay for
+    packing the rows and keep both axes: the bits are the same."""
+    many, few = (kernels.strided_panels(7, blocks, 20, 16) for blocks in (8, 4))
+    x, w = inputs_of(many, {})
+    merged, apart = schedule(many, TARGET), schedule(few, TARGET)
+    assert (merged.decisions["rows"], merged.decisions["pack_left"]) == (5, True)
+    assert (apart.decisions["rows"], apart.decisions["pack_left"]) == (4, False)
+    found = run(merged, many, [x, w], {})[0]
+    expected = run(apart, few, [x, np.ascontiguousarray(w[:4])], {})[0]
+    np.testing.assert_array_equal(np.ascontiguousarray(found[:, :, :4]).view(np.uint32), expected.view(np.uint32))
+    check(many)
+
+
+def test_the_next_stored_panel_is_fetched_ahead():
+    kernel = kernels.panels(13, 3, 20, 16)
+    inputs = inputs_of(kernel, {})
+    results = []
+    for fetch in (False, True):
+        options = ScheduleOptions(recipe="contraction", decisions={"fetch_panels": fetch})
+        scheduled = schedule(kernel, TARGET, options)
+        assert any(isinstance(s, Prefetch) for s in walk(scheduled.function.body)) == fetch
+        results.append(run(scheduled, kernel, inputs, {})[0])
+    np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
+
+
+@pytest.mark.parametrize(("panels", "expected"), [(3, False), (64, True)])
+def test_only_what_the_second_cache_cannot_hold_is_fetched_ahead(panels, expected):
+    scheduled = schedule(kernels.panels(13, panels, 256, 16), TARGET)
+    assert scheduled.decisions["fetch_panels"] == expected
 
 
 def test_matrices_of_the_epilogue_are_fetched_before_the_sums():

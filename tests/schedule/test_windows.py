@@ -94,6 +94,7 @@ def test_other_machines_get_other_blocks(target: str):
 def test_every_choice_of_blocks_gives_the_same_bits(kernel: Kernel, dims: Dims):
     inputs = inputs_of(kernel, dims)
     choices = [{}, {"pixels": 1}, {"pixels": 3, "vectors": 2}, {"pixels": 2, "vectors": 1, "width": 4}]
+    choices += [{"group": 8, "vectors": 1}, {"group": 3, "vectors": 1}]
     results = [
         run(schedule(kernel, TARGET, ScheduleOptions(recipe="windows", decisions=c)), kernel, inputs, dims)[0]
         for c in choices
@@ -134,3 +135,14 @@ def test_native_code_stays_within_its_memory(native, number: int, target: str):
     values = [dims[n]] if dims else []
     assert native[target](f"k{number}", *arrays, dims=values) is None
     assert_close(arrays[len(inputs) :], run_kernel(kernel, inputs, dims), kernel)
+
+
+def test_tall_windows_go_through_some_channels_at_a_time():
+    """Five rows of 28 pixels and all channels are more than the first cache has; a third of that fits."""
+    target = Target.named("x86-64-v3")
+    tall = schedule(depthwise(1, 28, 120, 5, 1, ((2, 2), (2, 2))), target)
+    group = tall.decisions["group"]
+    assert isinstance(group, int)
+    assert group < 120
+    assert 5 * 28 * group * 4 <= target.l1_bytes
+    assert schedule(depthwise(1, 28, 120, 3, 1, ONE), target).decisions["group"] == 120

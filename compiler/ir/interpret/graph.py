@@ -71,7 +71,16 @@ def run_region(
                 remaining[arg] -= 1
                 if not remaining[arg]:
                     del arrays[arg]
-    return tuple(np.array(arrays[v], order="C") for v in graph.outputs)
+    return _own_results([arrays[v] for v in graph.outputs], args)
+
+
+def _own_results(results: Sequence[np.ndarray], args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The results in C order, each in memory of its own: what a value shares with an input or another is copied."""
+    made: list[np.ndarray] = []
+    for result in results:
+        shared = any(np.may_share_memory(result, other) for other in (*args, *made))
+        made.append(np.array(result, order="C") if shared or not result.flags.c_contiguous else result)
+    return tuple(made)
 
 
 def _described(graph: Graph, args: Sequence[np.ndarray]) -> list[tuple[str, TensorType, np.ndarray]]:

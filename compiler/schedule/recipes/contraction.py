@@ -21,6 +21,7 @@ threads, tile edges, or on what was packed.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -30,6 +31,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
+from ingot.compiler.schedule.gathering import merge_rows
 from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
@@ -45,7 +47,14 @@ WIDEST_BLOCK = 4096  # columns of a block
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
+MOST_VECTORS = 8  # of a register tile: a single row
+SUMS = 8  # sums of a tile that hide the latency of a multiply-add
+STARTING_COST = 0.5  # of a register tile, in rows
+NEARLY = 1.02  # of the least time: as good
+GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
+GATHERING_GAIN = 0.94  # of the time, from which it is worth it
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
+ROWS_SHARE = 0.8  # of the second cache that the rows of a block may take when panels see all chunks in turn
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
 
@@ -57,6 +66,8 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     found = classify(form)
     if found is None:
         return None
+    found = gathered(found, target)
+    form = found.form
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
     nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
@@ -99,6 +110,28 @@ def _is_dot(form: ReductionForm, right: Scalar) -> bool:
     return along_sum and not across and 1 not in form.shape[:-1]
 
 
+def gathered(found: Contraction, target: Target) -> Contraction:
+    """The contraction with its two last row axes as one, where that leaves fewer tiles of rows partly empty."""
+    form = found.form
+    if len(found.row_axes) < 2 or found.row_axes[-1] != found.row_axes[-2] + 1:
+        return found
+    outer, inner = (form.kept_extents[axis] for axis in found.row_axes[-2:])
+    columns = _product(form, found.column_axes)
+    if not isinstance(outer, int) or not isinstance(inner, int) or symbolic.less(columns, GATHERED_COLUMNS) is not False:
+        return found
+    width = target.lanes(form.accumulations[0].dtype.itemsize)
+
+    def time(rows: int) -> float:
+        height, vectors = register_tile(rows, form.kept_extents[-1], width, target.vector_registers)
+        return tiles_time(rows, height, vectors)
+
+    if time(outer * inner) > GATHERING_GAIN * outer * time(inner):
+        return found
+    merged = merge_rows(form, found.right, found.row_axes[-2])
+    changed = None if merged is None else classify(merged)
+    return found if changed is None else replace(changed, gathered=True)
+
+
 # --- decision -------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +142,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target.vector_registers)
+    vectors = _whole_blocks(found, vectors, width)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
     pack_left = _pack_left(found, columns)
@@ -131,20 +165,23 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=max(UNROLL, left_steps),
+        chunks_inside=_rows_stay(found, row_block, outer_rows, target),
+        fetch_panels=_fetch_panels(found, width, target),
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
 
 
 def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[int, int]:
     """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast fill the
-    registers. Two vectors are best when there are many rows; fewer rows leave registers for more vectors."""
-    vectors = 2
+    registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave
+    registers for more vectors."""
+    vectors = 3 if columns == 3 * width else 2
     height = tallest = (registers - 1 - vectors) // vectors
     if isinstance(columns, int) and columns <= width:
         vectors = 1
         height = min(2 * tallest, registers - 2)
     if isinstance(rows, int) and rows > 0:
-        height = -(-rows // -(-rows // height))  # tiles of equal height
+        height = _height(rows, height, vectors)
         if height == 1 and vectors > 1:
             vectors = 8  # nothing of the right operand is used twice: it needs no registers
         elif height < tallest and vectors > 1:
@@ -154,12 +191,44 @@ def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[
     return height, vectors
 
 
+def _height(rows: int, tallest: int, vectors: int) -> int:
+    """The tallest of the tiles that take nearly the least time for all rows. A tile takes as long as its rows, but
+    not less than the latency of its sums, and starting it takes a little more."""
+    least = SUMS // vectors
+    if rows <= least:
+        return rows
+    times = {height: tiles_time(rows, height, vectors) for height in range(min(tallest, rows), least - 1, -1)}
+    enough = NEARLY * min(times.values())
+    return next(height for height, time in times.items() if time <= enough)
+
+
+def tiles_time(rows: int, height: int, vectors: int) -> float:
+    """The time of all tiles of rows, in rows of a full tile."""
+    full, rest = divmod(rows, height)
+    least = SUMS // vectors
+    return full * (max(height, least) + STARTING_COST) + (max(rest, least) + STARTING_COST if rest else 0)
+
+
+def _whole_blocks(found: Contraction, vectors: int, width: int) -> int:
+    """At most so many vectors, and such that a tile is a whole number of the blocks of columns that the right operand
+    is stored in, or a part of one."""
+    right, lane = found.right, found.form.kept[-1]
+    if not isinstance(right, Load) or scalars.stride(right, lane) is not None:
+        return vectors
+    stored = [n for n in range(1, MOST_VECTORS + 1) if scalars.group_stride(right, lane, n * width) == 1]
+    block = max(stored, default=1)
+    return next(n for n in range(vectors, 0, -1) if block % n == 0 or n % block == 0)
+
+
 def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> bool:
     """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
     and windows that overlap are near already, and panels that are stored as such need nothing."""
     right, lane = found.right, found.form.kept[-1]
-    if not (_is_plain(right, found) and isinstance(right, Load) and scalars.stride(right, lane) == 1):
+    width = target.lanes(found.form.accumulations[0].dtype.itemsize)
+    if not (_is_plain(right, found) and isinstance(right, Load) and scalars.group_stride(right, lane, width) == 1):
         return True
+    if scalars.stride(right, lane) is None:
+        return False  # stored in blocks of columns
     if scalars.stride(right, found.form.reduced[-1]) == found.form.kept_extents[-1] == columns:
         return False
     if symbolic.less_equal(_product(found.form, found.row_axes), 2 * rows) is True:
@@ -174,6 +243,16 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     return not overlaps
 
 
+def _fetch_panels(found: Contraction, width: int, target: Target) -> bool:
+    """Whether the right operand comes from beyond the second cache, in whole vectors, while several tiles of rows
+    compute with the panel before."""
+    right = found.right
+    if not isinstance(right, Load) or not found.row_axes:
+        return False
+    large = symbolic.less_equal(target.l2_bytes, right.buffer.type.size * right.dtype.itemsize) is True
+    return large and scalars.group_stride(right, found.form.kept[-1], width) == 1
+
+
 def _pack_left(found: Contraction, columns: int) -> bool:
     """Rows are packed when there are enough columns to pay for it: always for an expression, and for plain memory
     when it is too large to stay near, because panels then come in the order in which they are used. Windows that
@@ -181,6 +260,8 @@ def _pack_left(found: Contraction, columns: int) -> bool:
     column_extent = _product(found.form, found.column_axes)
     if not found.row_axes:
         return False
+    if found.gathered:
+        return True
     left = found.left
     if not (_is_plain(left, found) and isinstance(left, Load)):
         return symbolic.less_equal(2 * columns, column_extent) is not False
@@ -191,6 +272,16 @@ def _pack_left(found: Contraction, columns: int) -> bool:
     )
     large = symbolic.less(left.buffer.type.size, LARGE_LEFT) is not True
     return large and not overlaps and symbolic.less_equal(MANY_COLUMNS, column_extent) is not False
+
+
+def _rows_stay(
+    found: Contraction, row_block: int, outer_rows: tuple[tuple[int, int], ...], target: Target
+) -> bool:
+    """Whether the rows of a block stay in the second cache over the whole reduced axis."""
+    depth = symbolic.product(found.form.reduced_extents)
+    rows = math.prod((row_block, *(size for _, size in outer_rows)))
+    size = depth * rows * found.form.accumulations[0].dtype.itemsize
+    return symbolic.less_equal(size, int(target.l2_bytes * ROWS_SHARE)) is True
 
 
 def _is_plain(operand: Scalar, found: Contraction) -> bool:

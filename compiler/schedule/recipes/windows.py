@@ -31,6 +31,8 @@ from ingot.compiler.target import Target
 
 MOST_TAPS = 64
 SUMS = 8  # independent accumulators that hide the latency of an addition
+LEAST_BLOCKS = 8  # blocks of rows to divide among threads; twice the cores if these are more
+TALL = 4  # rows of a window from which reading them again takes time
 UNROLLED_STEPS = 64  # vector operations of a block that are written out instead of looping over taps
 
 
@@ -40,6 +42,7 @@ class WindowDecision:
     pixels: int  # results of a block along the axis of the windows
     vectors: int  # vectors of channels of a block
     unrolled: bool  # all taps are written out
+    group: int  # channels that are gone through row after row, so that rows are near when the next windows need them
     axis: int = -1  # outer axis that is cut for threads
     block: int = 0  # its steps in a block
 
@@ -156,8 +159,39 @@ def decide(taps: Taps, target: Target, options: ScheduleOptions) -> WindowDecisi
     if options.parallel and len(form.kept) > 2:
         weight = count * partition.weight_of([], [taps.body]) * extent * channels
         cut = partition.cut(form.kept_extents[:-2], weight)
-        axis, block = (cut.axis, cut.block) if cut else (-1, 0)
-    return WindowDecision(width, pixels, vectors, unrolled, axis, block)
+        axis, block = (cut.axis, _taller(form.kept_extents[cut.axis], cut.block, target)) if cut else (-1, 0)
+    return WindowDecision(width, pixels, vectors, unrolled, _group(taps, vectors * width, target), axis, block)
+
+
+def _taller(extent: Dim, block: int, target: Target) -> int:
+    """Rows of a block, as many as leave enough blocks to the threads: neighbouring rows read the same elements."""
+    if not isinstance(extent, int):
+        return block
+    return max(block, partition.balanced(extent, -(-extent // max(LEAST_BLOCKS, 2 * target.cores))))
+
+
+def _group(taps: Taps, unit: int, target: Target) -> int:
+    """Channels, in whole tiles, for which all rows that a line of results reads stay in the first cache. Only tall
+    windows over what the second cache nearly holds gain from it: memory farther away is best read in order."""
+    form = taps.form
+    channels = form.kept_extents[-1]
+    rows = symbolic.product(form.reduced_extents[n] for n in taps.moving)
+    assert isinstance(channels, int)
+    assert isinstance(rows, int)
+    near, elements = True, 0
+    for load in scalars.loads(taps.body):
+        if scalars.stride(load, form.kept[-1]) == 1 and scalars.depends_on(load, taps.pixel):
+            image = symbolic.product(load.buffer.shape[-3:]) * load.dtype.itemsize
+            near = near and symbolic.less_equal(image, 2 * target.l2_bytes) is True
+            elements += rows * _known(load.buffer.shape[-2]) * load.dtype.itemsize
+    if rows < TALL or not near:
+        return channels
+    room = target.l1_bytes * 3 // 4 // max(1, elements)
+    return max(unit, min(room, channels) // unit * unit)
+
+
+def _known(extent: Dim) -> int:
+    return extent if isinstance(extent, int) else 1 << 16
 
 
 def _lanes(taps: Taps, target: Target) -> int:
@@ -196,28 +230,38 @@ class WindowNest:
         axis, steps = self.decision.axis, self.decision.block
         cut = partition.Cut(axis, steps) if axis >= 0 else None
 
-        def block(ranges: partition.Ranges) -> tuple[Statement, ...]:
+        def rows(ranges: partition.Ranges, group: tile.Piece) -> tuple[Statement, ...]:
             def line(*steps: Dim) -> tuple[Statement, ...]:
                 places = [part.start + step for part, step in zip(ranges, steps, strict=True)]
-                return self._line(dict(zip(self.form.kept, places, strict=False)))
+                return self._line(dict(zip(self.form.kept, places, strict=False)), group)
 
             return build.nest([f"o{n}" for n in range(len(outer))], [part.count for part in ranges], line)
 
+        def block(ranges: partition.Ranges) -> tuple[Statement, ...]:
+            result: list[Statement] = []
+            for piece in tile.cover(self.channels, (self.decision.group,)).pieces:
+
+                def group(number: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
+                    return rows(ranges, tile.Piece(piece.start + number * piece.size, 1, piece.size))
+
+                result += build.loop("g", piece.count, group)
+            return tuple(result)
+
         return partition.blocks(outer, cut, block)
 
-    def _line(self, index: Index) -> tuple[Statement, ...]:
+    def _line(self, index: Index, group: tile.Piece) -> tuple[Statement, ...]:
         """All results along the axis of the windows: blocks at both ends, blocks between them, what is left."""
         size = self.decision.pixels
         count, rest = divmod(self.extent, size)
         low, high = self._ends(count)
         result: list[Statement] = []
         for number in range(low):
-            result += self._block(index, number * size, size)
-        result += build.loop("x", high - low, lambda n: self._block(index, (low + n) * size, size))
+            result += self._block(index, group, number * size, size)
+        result += build.loop("x", high - low, lambda n: self._block(index, group, (low + n) * size, size))
         for number in range(high, count):
-            result += self._block(index, number * size, size)
+            result += self._block(index, group, number * size, size)
         if rest:
-            result += self._block(index, count * size, rest)
+            result += self._block(index, group, count * size, rest)
         return tuple(result)
 
     def _ends(self, count: int) -> tuple[int, int]:
@@ -243,14 +287,14 @@ class WindowNest:
             for decided in (scalars.substitute(condition, {self.taps.pixel: place}),)
         )
 
-    def _block(self, index: Index, first: Dim, pixels: int) -> tuple[Statement, ...]:
-        """Some results for all channels."""
+    def _block(self, index: Index, group: tile.Piece, first: Dim, pixels: int) -> tuple[Statement, ...]:
+        """Some results for all channels of a group."""
         size = self.decision.vectors * self.decision.width
         result: list[Statement] = []
-        for piece in tile.cover(self.channels, (size, self.decision.width), masked=True).pieces:
+        for piece in tile.cover(group.size, (size, self.decision.width), masked=True).pieces:
 
             def one(j: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
-                channel = piece.start + j * piece.size
+                channel = group.start + piece.start + j * piece.size
                 each = tile.Tile(
                     index, self.taps.pixel, first, pixels, self.lane, channel, piece.size, self.decision.width
                 )

@@ -242,7 +242,7 @@ def _digamma(w: Writer, value: Value, x: str) -> str:
 # --- activations with numbers -----------------------------------------------------------------------
 
 
-def _activation(w: Writer, value: Value, onnx: str, x: str, **numbers: float) -> str:
+def _activation(w: Writer, value: Value, onnx: str, x: str, **numbers: Any) -> str:
     """ONNX keeps the numbers in single precision: a double that is not one of those needs a function to read back as it
     was."""
 

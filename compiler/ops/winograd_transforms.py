@@ -1,0 +1,220 @@
+"""The transforms of Winograd's algorithm as loops: each is matrix * tile * matrix' for vectors of channels.
+
+    data      v = B' d B        a tile of the image, zeros outside
+    gradient  z = A g A'        a tile of a cotangent, zeros outside
+    weight    u = G w G'
+    result    y = A' m A        and its adjoint for weights, w = G' u G
+
+A transform goes through one dimension and then through the other; between the two, its vectors are in a small buffer.
+Both halves are loops, so that the code stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingot.compiler.ir import scalar, symbolic
+from ingot.compiler.ir.loops import Alloc, If, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ops.nests import repeat, vectors
+from ingot.compiler.ops.straight import Straight
+from ingot.compiler.ops.windows import Axis
+from ingot.compiler.target import Target
+
+LINE = 64  # bytes of a cache line
+PARALLEL_ELEMENTS = 1 << 15  # results of a transform from which threads share it
+
+Element = Callable[[Dim, Dim], Scalar]  # (row, column) -> what is there
+Row = Callable[[Dim, Dim], tuple[Dim, ...]]  # (point, channel) -> index
+Results = Callable[[Dim, Sequence[Scalar]], Sequence[Statement]]  # (row, its values) -> what to do with them
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """matrix * tile * matrix' for tiles whose elements have a type."""
+
+    matrix: np.ndarray
+    target: Target
+
+    @property
+    def rows(self) -> int:
+        return self.matrix.shape[0]
+
+    @property
+    def columns(self) -> int:
+        return self.matrix.shape[1]
+
+    def lanes(self, like: Buffer) -> int:
+        """Channels that go through a transform together: a whole cache line, so that no line is visited twice."""
+        return max(self.target.vector_bytes, LINE) // like.dtype.itemsize
+
+    def part(self, like: Buffer) -> Buffer:
+        """Vectors between the two halves: [rows, columns, lane]"""
+        return Buffer("part", like.dtype, (self.rows, self.columns, self.lanes(like)), "stack")
+
+    def first(self, part: Buffer, element: Element, lane: Dim) -> tuple[Statement, ...]:
+        """part = matrix * tile"""
+
+        def column(b: Dim) -> list[Statement]:
+            straight = Straight(self.target)
+            loaded = [straight.let(element(a, b), "d") for a in range(self.columns)]
+            made = straight.product(self.matrix, loaded)
+            return [*straight.statements, *(Store(part, (i, b, lane), value) for i, value in enumerate(made))]
+
+        return repeat(self.columns, column)
+
+    def second(
+        self, part: Buffer, results: Results, lane: Dim, rows: Dim | None = None
+    ) -> tuple[Statement, ...]:
+        """part * matrix', a row at a time; all rows, or only some of the first"""
+
+        def row(i: Dim) -> list[Statement]:
+            straight = Straight(self.target)
+            loaded = [straight.let(Load(part, (i, b, lane)), "d") for b in range(self.columns)]
+            made = straight.product(self.matrix, loaded)
+            return [*straight.statements, *results(i, made)]
+
+        return repeat(self.rows if rows is None else rows, row)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of `size` elements, `step` apart, over images: [batch, y, x, channels]"""
+
+    axes: tuple[Axis, ...]  # low: padding before the first element
+    counts: tuple[int, int]  # tiles down and across
+    size: int
+    step: int
+
+    def place(self, tile: Dim) -> tuple[Dim, tuple[Dim, Dim]]:
+        """(image, where the tile starts, in elements)"""
+        down, across = self.counts
+        image, rest = tile // (down * across), tile % (down * across)
+        places = rest // across * self.step, rest % across * self.step
+        return image, (places[0] - self.axes[0].low, places[1] - self.axes[1].low)
+
+    def elements(self, x: Buffer, tile: Dim, channel: Dim) -> tuple[Scalar, Element, Element]:
+        """(whether all elements of a tile exist, an element if so, an element or 0)"""
+        image, corner = self.place(tile)
+        pairs = list(zip(self.axes, corner, strict=True))
+        inside = scalar.both(
+            *(scalar.predicate(start, "ge", 0) for _, start in pairs),
+            *(scalar.predicate(start + self.size, "le", axis.size) for axis, start in pairs),
+        )
+
+        def plain(a: Dim, b: Dim) -> Scalar:
+            return Load(x, (image, corner[0] + a, corner[1] + b, channel))
+
+        def edge(a: Dim, b: Dim) -> Scalar:
+            # what is read lies inside in any case, so that the choice needs no branch
+            places = list(zip(self.axes, (corner[0] + a, corner[1] + b), strict=True))
+            exists = scalar.both(*(axis.inside(p) for axis, p in places))
+            near = [symbolic.minimum(symbolic.maximum(p, 0), axis.size - 1) for axis, p in places]
+            return scalar.select(exists, Load(x, (image, *near, channel)), scalar.constant(0, x.dtype))
+
+        return inside, plain, edge
+
+
+def image_tile(
+    transform: Transform, tiles: Tiles, x: Buffer, v: Buffer, part: Buffer, tile: Dim, row: Row
+) -> tuple[Statement, ...]:
+    """v[row(point, channel)] = the transform of a tile of x, for all channels"""
+    channels = x.shape[-1]
+
+    def lanes(channel: Dim, lane: Dim) -> list[Statement]:
+        inside, plain, edge = tiles.elements(x, tile, channel)
+
+        def results(a: Dim, values: Sequence[Scalar]) -> list[Statement]:
+            return [Store(v, row(a * transform.rows + b, channel), value) for b, value in enumerate(values)]
+
+        second = transform.second(part, results, lane)
+        if isinstance(inside, scalar.Const):
+            return [*transform.first(part, plain if inside.value else edge, lane), *second]
+        halves = transform.first(part, plain, lane), transform.first(part, edge, lane)
+        return [If(inside, *halves), *second]
+
+    return vectors(channels, transform.lanes(x), lanes)
+
+
+def image_loops(v: Buffer, x: Buffer, transform: Transform, tiles: Tiles) -> tuple[Statement, ...]:
+    """v[point, tile, channel] = the transforms of all tiles of x; further rows of v are 0"""
+    points, rows, channels = v.shape
+    down, across = tiles.counts
+    count = x.shape[0] * (down * across)
+    width = transform.lanes(x)
+
+    def tile(t: Dim) -> list[Statement]:
+        part = transform.part(x)
+        return [Alloc(part), *image_tile(transform, tiles, x, v, part, t, lambda point, c: (point, t, c))]
+
+    def empty(point: Dim, t: Dim) -> tuple[Statement, ...]:
+        zero = scalar.constant(0, v.dtype)
+        return vectors(channels, width, lambda c, _: [Store(v, (point, count + t, c), zero)])
+
+    many = symbolic.less(count * channels * points, PARALLEL_ELEMENTS) is not True
+    return (
+        *repeat(count, tile, "parallel" if many else "serial"),
+        *repeat(points, lambda p: repeat(rows - count, lambda t: empty(p, t))),
+    )
+
+
+def weight_loops(u: Buffer, w: Buffer, transform: Transform) -> tuple[Statement, ...]:
+    """u[g, x, y, b, c, l] = (G w[:, :, c, o] G')[x, y] with o = (g * blocks + b) * columns + l"""
+    groups, _, _, blocks, channels, columns = constants(u.shape)
+    outputs = w.shape[-1]
+    width = min(transform.lanes(u), columns)
+    zero = scalar.constant(0, w.dtype)
+
+    def line(number: Dim) -> list[Statement]:
+        block, channel = number // channels, number % channels
+        part = transform.part(w)
+
+        def lanes(place: Dim, lane: Dim) -> list[Statement]:
+            output = block * columns + place
+            exists = scalar.predicate(output, "lt", outputs)
+
+            def tap(r: Dim, s: Dim) -> Scalar:
+                return scalar.select(exists, Load(w, (r, s, channel, output)), zero)
+
+            def results(x: Dim, values: Sequence[Scalar]) -> list[Statement]:
+                index = (block // blocks, x), (block % blocks, channel, place)
+                return [Store(u, (*index[0], y, *index[1]), value) for y, value in enumerate(values)]
+
+            return [*transform.first(part, tap, lane), *transform.second(part, results, lane)]
+
+        return [Alloc(part), *vectors(columns, width, lanes)]
+
+    parallel = groups * blocks * channels * columns >= PARALLEL_ELEMENTS
+    return repeat(groups * blocks * channels, line, "parallel" if parallel else "serial")
+
+
+def weight_gradient_loops(w: Buffer, u: Buffer, transform: Transform) -> tuple[Statement, ...]:
+    """w[r, s, c, o] = (G' u[:, c, o] G)[r, s] for u[point, c, o]"""
+    _, _, channels, outputs = constants(w.shape)
+    width = transform.lanes(u)
+
+    def line(channel: Dim) -> list[Statement]:
+        part = transform.part(u)
+
+        def lanes(output: Dim, lane: Dim) -> list[Statement]:
+            def point(a: Dim, b: Dim) -> Scalar:
+                return Load(u, (a * transform.columns + b, channel, output))
+
+            def results(r: Dim, values: Sequence[Scalar]) -> list[Statement]:
+                return [Store(w, (r, s, channel, output), value) for s, value in enumerate(values)]
+
+            return [*transform.first(part, point, lane), *transform.second(part, results, lane)]
+
+        return [Alloc(part), *vectors(outputs, width, lanes)]
+
+    many = transform.columns**2 * channels * outputs >= PARALLEL_ELEMENTS
+    return repeat(channels, line, "parallel" if many else "serial")
+
+
+def constants(dims: Sequence[Dim]) -> list[int]:
+    assert all(isinstance(d, int) for d in dims), f"not all constant: {dims}"
+    return list(dims)  # type: ignore[arg-type]

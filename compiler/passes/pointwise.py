@@ -1,0 +1,133 @@
+"""Convolutions with a single tap are matrix products, and so are the gradients of their weights; groups are apart.
+
+    convolution(x[n, y, x, c], w[1, 1, c, o])        ->  contract(x[n, y, x, c], w[c, o])
+    convolution_weight_gradient(x, g[n, y, x, o])    ->  contract(x[n, y, x, c], g[n, y, x, o])
+
+for channels last, one group and no padding; a stride picks the elements of x that are read. Everything that knows
+contractions (blocked weights, merged axes) then applies to them; transposes around them become letters here, unless
+the sum is so long that the transposes cost little beside it.
+
+    convolution(x, w[r, s, c, g * o]), g groups      ->  blocked_convolution(x, w[g, r, s, c, o])
+
+when a group has enough outputs for vectors: its channels are then summed without asking to which group they belong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.graph import Builder, Graph, Value
+from ingot.compiler.ops import movement, windows
+from ingot.compiler.ops.base import Node
+from ingot.compiler.ops.contraction import Contract
+from ingot.compiler.ops.convolution import (
+    BlockedConvolution,
+    Convolution,
+    ConvolutionFamily,
+    ConvolutionWeightGradient,
+)
+from ingot.compiler.ops.structure import Reshape, Transpose
+from ingot.compiler.passes.decompose import in_regions
+from ingot.compiler.passes.motion import transposed_operand, transposed_result
+from ingot.compiler.passes.rewriting import Pass, Rule, rewrite
+
+SPATIAL = "yxz"
+SHORT_SUM = 256  # products of a sum beside which transposing the result takes time
+ENOUGH_OUTPUTS = 8  # of a group, for vectors
+
+
+@dataclass(frozen=True)
+class Pointwise(Pass):
+    name: ClassVar[str] = "pointwise"
+    why_here: ClassVar[str] = "after norms are folded into the weights of convolutions"
+
+    def __call__(self, graph: Graph) -> Graph:
+        return in_regions(rewrite(graph, RULES), self)
+
+
+def _is_pointwise(op: ConvolutionFamily, taps: tuple[Any, ...]) -> bool:
+    plain = op.groups == 1 and op.layout == "channels_last"
+    return plain and all(tap == 1 for tap in taps) and all(p == 0 for side in op.padding for p in side)
+
+
+def _picked(builder: Builder, x: Value, strides: tuple[int, ...]) -> Any:
+    """x at every stride-th place."""
+    node: Any = Node(builder, x)
+    for axis, stride in enumerate(strides):
+        node = movement.part(node, 1 + axis, 0, node.shape[1 + axis], stride)
+    return node
+
+
+def convolution(builder: Builder, value: Value) -> Value | None:
+    """convolution(x, w[1, 1, c, o]) -> contract(x, w[c, o])"""
+    op = value.op
+    assert isinstance(op, Convolution)
+    x, w = value.args
+    if not _is_pointwise(op, windows.unpack_weight(op.layout, w.shape)[2]):
+        return None
+    places = SPATIAL[: len(op.strides)]
+    matrix = Node(builder, w).reshape(w.shape[-2:])
+    made = _picked(builder, x, op.strides).apply(Contract(f"n{places}c", "co", f"n{places}o"), matrix)
+    return made.value
+
+
+def weight_gradient(builder: Builder, value: Value) -> Value | None:
+    """convolution_weight_gradient(x, g) -> contract(x, g)"""
+    op = value.op
+    assert isinstance(op, ConvolutionWeightGradient)
+    if not _is_pointwise(op, op.taps):
+        return None
+    x, g = value.args
+    places = SPATIAL[: len(op.strides)]
+    made = _picked(builder, x, op.strides).apply(Contract(f"n{places}c", f"n{places}o", "co"), Node(builder, g))
+    return made.reshape(value.shape).value
+
+
+def grouped(builder: Builder, value: Value) -> Value | None:
+    """convolution(x, w) in groups -> blocked_convolution(x, w with the groups first)"""
+    op = value.op
+    assert isinstance(op, Convolution)
+    x, w = value.args
+    *inner, outputs = w.shape
+    if op.groups == 1 or op.layout != "channels_last" or not isinstance(outputs, int):
+        return None
+    each = outputs // op.groups
+    if each < ENOUGH_OUTPUTS:
+        return None
+    last = len(inner)
+    blocks = Node(builder, w).reshape((*inner, op.groups, each)).transpose((last, *range(last), last + 1))
+    made = builder.emit(
+        BlockedConvolution(op.strides, op.padding, op.dilation, op.groups, op.layout), x, blocks.value
+    )
+    return builder.emit(Reshape(value.shape), made)
+
+
+def short_operand(builder: Builder, value: Value) -> Value | None:
+    """contract(transpose(a, p), b) -> contract(a, b) with a's letters in another order, for short sums"""
+    return transposed_operand(builder, value) if _is_short(value) else None
+
+
+def short_result(builder: Builder, value: Value) -> Value | None:
+    """transpose(contract(a, b), p) -> contract(a, b) with its output letters in another order, for short sums"""
+    return transposed_result(builder, value) if _is_short(value.args[0]) else None
+
+
+def _is_short(value: Value) -> bool:
+    op = value.op
+    if not isinstance(op, Contract):
+        return False
+    extents = dict(zip(op.left, value.args[0].shape, strict=True))
+    depth = symbolic.product(extents[letter] for letter in op.left if letter in op.right and letter not in op.output)
+    return symbolic.less_equal(depth, SHORT_SUM) is True
+
+
+convolution.ops = (Convolution,)  # type: ignore[attr-defined]
+weight_gradient.ops = (ConvolutionWeightGradient,)  # type: ignore[attr-defined]
+
+grouped.ops = (Convolution,)  # type: ignore[attr-defined]
+short_operand.ops = (Contract,)  # type: ignore[attr-defined]
+short_result.ops = (Transpose,)  # type: ignore[attr-defined]
+
+RULES: tuple[Rule, ...] = (convolution, weight_gradient, grouped, short_operand, short_result)

@@ -1,0 +1,88 @@
+"""Convolutions with one tap are matrix products."""
+
+import pytest
+
+from ingot.compiler.ir.graph import Builder, Graph
+from ingot.compiler.ir.types import f64
+from ingot.compiler.ops.convolution import Convolution, ConvolutionWeightGradient
+from ingot.compiler.ops.structure import Transpose
+from ingot.compiler.passes.pointwise import Pointwise
+from tests.passes.support import same_meaning
+
+PLAIN = {"strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "layout": "channels_last"}
+
+
+def graph_of(op, *types):
+    builder = Builder()
+    inputs = [builder.input(f"x{n}", t) for n, t in enumerate(types)]
+    return Graph("g", builder.inputs, (builder.emit(op, *inputs),))
+
+
+def names(graph):
+    return [v.op.name for v in graph.body]
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (1, 3)])
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_a_single_tap_is_a_product(strides, batch):
+    graph = graph_of(Convolution(**{**PLAIN, "strides": strides}), f64[batch, 5, 6, 3], f64[1, 1, 3, 4])
+    made = Pointwise()(graph)
+    assert "convolution" not in names(made)
+    assert "contract" in names(made)
+    same_meaning(graph, made, 1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_other_numbers_of_dims(rank):
+    fields = {**PLAIN, "strides": (2,) * rank, "padding": ((0, 0),) * rank, "dilation": (1,) * rank}
+    graph = graph_of(Convolution(**fields), f64[2, *(5,) * rank, 3], f64[*(1,) * rank, 3, 4])
+    made = Pointwise()(graph)
+    assert "contract" in names(made)
+    same_meaning(graph, made, 1e-12)
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+def test_the_gradient_of_the_weight_is_a_product(strides):
+    fields = {**PLAIN, "strides": strides, "taps": (1, 1)}
+    places = [-(-5 // strides[0]), -(-6 // strides[1])]
+    graph = graph_of(ConvolutionWeightGradient(**fields), f64[2, 5, 6, 3], f64[2, *places, 4])
+    made = Pointwise()(graph)
+    assert "contract" in names(made)
+    same_meaning(graph, made, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "x", "w"),
+    [
+        ({}, f64[2, 5, 6, 3], f64[3, 1, 3, 4]),
+        ({"padding": ((1, 0), (0, 0))}, f64[2, 5, 6, 3], f64[1, 1, 3, 4]),
+        ({"groups": 2}, f64[2, 5, 6, 4], f64[1, 1, 2, 4]),
+        ({"groups": 6}, f64[2, 5, 6, 6], f64[3, 3, 1, 12]),
+        ({"layout": "channels_first"}, f64[2, 3, 5, 6], f64[4, 3, 1, 1]),
+    ],
+    ids=["taps", "padding", "groups", "narrow groups", "channels first"],
+)
+def test_others_stay_as_they_are(fields, x, w):
+    assert names(Pointwise()(graph_of(Convolution(**{**PLAIN, **fields}), x, w))) == ["convolution"]
+
+
+@pytest.mark.parametrize("batch", [2, "n"])
+def test_wide_groups_are_blocks(batch):
+    fields = {**PLAIN, "groups": 3, "strides": (2, 1), "padding": ((1, 1), (0, 2)), "dilation": (1, 2)}
+    graph = graph_of(Convolution(**fields), f64[batch, 7, 9, 6], f64[3, 3, 2, 24])
+    made = Pointwise()(graph)
+    assert names(made)[-2:] == ["blocked_convolution", "reshape"]
+    same_meaning(graph, made, 1e-12)
+
+
+@pytest.mark.parametrize(("channels", "transposes"), [(16, 0), (300, 1)])
+def test_transposes_around_a_short_sum_become_letters(channels, transposes):
+    """Beside a long sum the transpose of its result costs little, and blocked weights gain more."""
+    builder = Builder()
+    x, w = builder.input("x", f64[2, channels, 5, 4]), builder.input("w", f64[1, 1, channels, 8])
+    last = builder.emit(Transpose((0, 2, 3, 1)), x)
+    y = builder.emit(Transpose((0, 3, 1, 2)), builder.emit(Convolution(**PLAIN), last, w))
+    graph = Graph("g", builder.inputs, (y,))
+    made = Pointwise()(graph)
+    assert names(made).count("transpose") == 2 * transposes
+    same_meaning(graph, made, 1e-12)
