@@ -27,11 +27,13 @@ from tests.ops.test_conformance import OPS, arguments_of, types_of
 
 # Ops without an ONNX form, and why a user does not miss them.
 _RANDOM = "ONNX's random ops have generators of their own: the numbers would be others"
-_LATER = "a pass makes it of convolutions, after tracing"
+_LATER = "a pass makes it of convolutions and products, after tracing"
 NOT_EXPORTED: dict[str, str] = {
     **dict.fromkeys(("random_bits", "random_uniform", "random_normal", "random_integers"), _RANDOM),
     **dict.fromkeys(("bernoulli", "categorical", "permutation"), _RANDOM),
-    **dict.fromkeys(("winograd_convolution", "winograd_weight"), _LATER),
+    **dict.fromkeys(("block", "unblock", "blocked_convolution"), _LATER),
+    **dict.fromkeys(("winograd_convolution", "winograd_weight", "winograd_weight_gradient"), _LATER),
+    **dict.fromkeys(("winograd_data", "winograd_cotangent"), _LATER),
 }
 
 
