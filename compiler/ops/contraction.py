@@ -27,6 +27,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, bf16, dtype_of, f16, f32, f64, i8, i32, i64, u8
 from ingot.compiler.ops.base import DimsDiffer, Node, Op, OpTypeError, Sample, broadcast_shapes, shape_text
+from ingot.compiler.ops.movement import Diagonal
 from ingot.runtime.storage import aligned_empty
 
 
@@ -354,7 +355,7 @@ def _take_diagonals(x: Node, letters: str) -> Term:
                 "a diagonal needs equal dims"
             )
         others = [n for n in range(len(letters)) if n not in (first, second)]
-        result = result.transpose([*others, first, second]).diagonal()
+        result = result.transpose([*others, first, second]).apply(Diagonal())  # the method of tensors takes other axes
         letters = "".join(letters[n] for n in others) + repeated
     return result, letters
 

@@ -236,6 +236,8 @@ def test_functions_of_several():
     close(run(lambda x: ingot.split(x, [1, 3], axis=1)[1], X), X[:, 1:3])
     close(run(lambda x, y: ingot.matmul(x, y.T), X, Y), X @ Y.T, 1e-5)
     close(run(lambda x, y: ingot.einsum("ij,kj->ik", x, y), X, Y), X @ Y.T, 1e-5)
+    cubes = np.arange(50, dtype=np.float32).reshape(2, 5, 5)  # the diagonal of the last axes, not of the first
+    close(run(lambda x: ingot.einsum("bii->bi", x), cubes), np.einsum("bii->bi", cubes))
     close(run(lambda x: ingot.zeros_like(x) + ingot.ones_like(x), X), np.ones_like(X))
     close(run(lambda x: ingot.ops.full((2, x.shape[1]), 7, like=x), X), np.full((2, 4), 7))
     np.testing.assert_array_equal(run(lambda x: ingot.ops.arange(x.shape[1], like=x), X), np.arange(4))
