@@ -26,7 +26,17 @@ from ingot.compiler.ir.scalar import Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, bf16, dtype_of, f16, f32, f64, i8, i32, i64, u8
-from ingot.compiler.ops.base import DimsDiffer, Node, Op, OpTypeError, Sample, broadcast_shapes, shape_text
+from ingot.compiler.ops.base import (
+    Condition,
+    DimsDiffer,
+    Node,
+    Op,
+    OpTypeError,
+    Sample,
+    broadcast_shapes,
+    require,
+    shape_text,
+)
 from ingot.compiler.ops.movement import Diagonal
 from ingot.runtime.storage import aligned_empty
 
@@ -159,15 +169,18 @@ class Unblock(Op):
     movement = True
     read_through = True  # the order in memory is the point
 
-    columns: int
+    columns: Dim
 
     def infer(self, x: TensorType) -> TensorType:
-        if x.rank != 3 or not all(isinstance(d, int) for d in x.shape):
-            raise OpTypeError(f"unblock: blocks are [block, row, column of block] of known extents, not {x!r}")
-        blocks, rows, width = x.shape
-        if symbolic.ceildiv(self.columns, width) != blocks:
-            raise OpTypeError(f"unblock: {blocks} blocks of {width} columns do not hold {self.columns}")
-        return x.with_shape((rows, self.columns))
+        if x.rank != 3 or not isinstance(x.shape[2], int) or not x.shape[2]:
+            raise OpTypeError(f"unblock: blocks are [block, row, column of block] of a known width, not {x!r}")
+        require(*self.conditions(x))
+        return x.with_shape((x.shape[1], self.columns))
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        blocks, _, width = x.shape
+        message = f"unblock: {blocks} blocks of {width} columns do not hold {self.columns}"
+        return (Condition(symbolic.ceildiv(self.columns, width), "eq", blocks, message),)
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
         return x.transpose(1, 0, 2).reshape(x.shape[1], -1)[:, : self.columns]

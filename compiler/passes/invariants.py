@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ingot.compiler.ir.graph import Builder, Graph, Value, declare_inputs, users_of
+from ingot.compiler.ir.graph import Builder, Graph, Value, declare_inputs, topological, users_of
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.control import Scan, While
@@ -52,14 +52,20 @@ class Invariants(Pass):
         fixed = _fixed_values(body, set(outside))
         users = users_of(body)
         results = set(body.outputs)
-        for item in reversed(body.body):  # what is free stays with its readers, what it is made of need not
-            if item in fixed and _is_free(item.op) and (item in results or any(u not in fixed for u in users[item])):
-                fixed.discard(item)
-        frontier = [v for v in body.body if v in fixed and (v in results or any(u not in fixed for u in users[v]))]
+        inside: set[Value] = set()  # what is free is made again where it is read; what it is made of need not be
+
+        def leaves(item: Value) -> bool:
+            return item in results or any(u not in fixed or u in inside for u in users[item])
+
+        for item in reversed(body.body):
+            if item in fixed and _is_free(item.op) and leaves(item):
+                inside.add(item)
+        frontier = [v for v in body.body if v in fixed and v not in inside and leaves(v)]
         if not frontier:
             return builder.emit(replace(scan, body=body), *args, source=value.source, name=value.name)
+        needed = set(topological(frontier))
         for inner in body.body:
-            if inner in fixed:
+            if inner in needed and inner not in outside:
                 outside[inner] = builder.emit(inner.op, *(outside[a] for a in inner.args), source=inner.source)
         inner_builder = Builder()
         made = declare_inputs(body, inner_builder)
