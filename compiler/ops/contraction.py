@@ -186,7 +186,7 @@ class Unblock(Op):
         return x.transpose(1, 0, 2).reshape(x.shape[1], -1)[:, : self.columns]
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
-        return (g.apply(Block(xs[0].shape[2])),)
+        return (g.apply(Block(xs[0].shape[2])),)  # type: ignore[arg-type]  the width is known: see infer
 
     def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
         row, column = index

@@ -80,7 +80,7 @@ class OnnxExecutable:
         types = {n: g for n, g in self.given.items() if g is not None}
         return self.staged(environment, types)
 
-    def _environment(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _environment(self, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
         values = order_arguments(self.inputs, args, named)
         given = zip(self.given.items(), values, strict=True)
         return {name: _checked(name, what, value) for (name, what), value in given}
