@@ -36,6 +36,7 @@ REACHED_OTHERWISE = {
     "convolution_weight_gradient": "gradients of convolutions",
     "block": "a pass makes it of products with known weights",
     "blocked_convolution": "a pass makes it of convolutions",
+    "restate": "the reader of ONNX files makes it where sizes are assumed to be equal",
     "unblock": "a pass makes it of products with known weights",
     "winograd_convolution": "a pass makes it of convolutions",
     "winograd_cotangent": "a pass makes it of gradients of convolutions",

@@ -181,7 +181,8 @@ def spectrum() -> Dynamic:
     given |= {"floor": np.array(1e-5, np.float32), "last": integers(-1)}
     nodes = [
         node("Pad", ["sound", "pads"], ["padded"], mode="reflect"),
-        node("STFT", ["padded", "step", "window"], ["waves"]),
+        node("Unsqueeze", ["padded", "last"], ["signal"]),
+        node("STFT", ["signal", "step", "window"], ["waves"]),
         node("ReduceSumSquare", ["waves", "last"], ["power"], keepdims=0),
         node("MatMul", ["power", "bank"], ["energy"]),
         node("Max", ["energy", "floor"], ["bounded"]),
