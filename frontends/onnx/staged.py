@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto
 
+from ingot.compiler.errors import IngotError
 from ingot.compiler.ir.graph import Graph, Input
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.symbolic import Symbol
@@ -29,7 +30,7 @@ from ingot.frontends.onnx.assumptions import MOST_ROUNDS, Assumptions
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import evaluator
-from ingot.frontends.onnx.importer import Deferred, Importer, Item, graph_free_names
+from ingot.frontends.onnx.importer import MALFORMED, Deferred, Importer, Item, graph_free_names
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.registry import domain_name
 from ingot.frontends.onnx.scope import Scope, Weight
@@ -48,7 +49,7 @@ from ingot.frontends.onnx.stages import (
     within_bounds,
 )
 from ingot.frontends.onnx.values import Opaque, Pending
-from ingot.runtime.errors import ArgumentError, ExecutionError
+from ingot.runtime.errors import ArgumentError, ExecutionError, IngotRuntimeError
 from ingot.runtime.executable import Executable
 
 MAXIMUM_STAGES = 64  # kept per place; the oldest is forgotten
@@ -229,6 +230,11 @@ class Staged:
             results = function(call, *given)
         except ProblemError as error:
             raise OnnxError([error.at(waiting.item.label)], self.model.name) from None
+        except (IngotError, IngotRuntimeError, InterpreterError):
+            raise
+        except MALFORMED as error:  # what the function did not foresee of a malformed node
+            problem = Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", waiting.item.label)
+            raise OnnxError([problem], self.model.name) from error
         # a tuple or list holds the outputs: a node whose one output is a sequence gives a list of that list
         results = results if isinstance(results, tuple | list) else (results,)
         for name, result in zip(node.output, results, strict=False):

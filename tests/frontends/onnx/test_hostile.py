@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
 
+import ingot
 from ingot.frontends.onnx.doctor import check_onnx
+from ingot.frontends.onnx.problems import OnnxError
 from tests.frontends.onnx.building import info, model_of
 from tests.fuzz.onnx_worker import Limits, Outcome, Worker
 
@@ -394,3 +396,14 @@ def test_loop_without_end(worker: Worker):
     model.graph.node[0].input[:] = ["n", "", "x"]
     outcome = worker.attempt(model.SerializeToString(), {"x": FLOATS}, Limits(seconds=4, megabytes=1000))
     assert outcome.kind == "slow" or outcome.is_fine, outcome
+
+
+def test_host_node_with_fewer_values_than_keys():
+    labels = helper.make_node(
+        "LabelEncoder", ["x"], ["y"], "labels", domain="ai.onnx.ml", keys_strings=["a", "b"], values_int64s=[1]
+    )
+    given = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
+    wanted = helper.make_tensor_value_info("y", TensorProto.INT64, ["n"])
+    program = ingot.compile(ingot.load_onnx(model_of([labels], [given], [wanted], domains={"ai.onnx.ml": 4})))
+    with pytest.raises(OnnxError, match=r"(?s)O120.*labels"):
+        program(np.array(["a"], object))
