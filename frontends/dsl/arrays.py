@@ -67,7 +67,7 @@ METHODS = (
     "all", "any", "argmax", "argmin", "argsort", "astype", "broadcast_to", "clip", "copy", "cumprod", "cumsum",
     "diagonal", "dot", "expand_dims", "flatten", "full_like", "log_softmax", "logsumexp", "max", "mean", "min", "prod",
     "ravel", "repeat", "reshape", "round", "softmax", "sort", "squeeze", "std", "sum", "swapaxes", "take", "transpose",
-    "tril", "triu", "var",
+    "trace", "tril", "triu", "var",
 )  # fmt: skip
 
 for _name in METHODS:  # not names of this module, where most of them would hide Python's own
@@ -245,7 +245,7 @@ def tile(x: Tensor, reps: int | Sequence[Dim]) -> Any:
     return x.reshape(*[1] * (rank - x.rank), *x.shape).apply(_movement.Tile(tuple(counts)))
 
 
-PAD_MODES = {"constant": "constant", "edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+PAD_MODES = ("constant", "edge", "reflect", "wrap")
 
 
 @array_function
@@ -257,7 +257,7 @@ def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: floa
         raise _complain(x, "pad: constant_values is one number")
     pairs = _pairs(x, pad_width)
     low, high = (tuple(as_dim(pair[side]) for pair in pairs) for side in (0, 1))
-    return x.apply(_movement.Pad(low, high, PAD_MODES[mode], float(constant_values)))  # type: ignore[arg-type]
+    return x.apply(_movement.Pad(low, high, mode, float(constant_values)))  # type: ignore[arg-type]
 
 
 def _pairs(x: Tensor, width: Any) -> list[tuple[Any, Any]]:
@@ -294,13 +294,6 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Any:
 
     kind: Any = Op.registry["gather_elements"]
     return stretched(data).apply(kind(axis=place), stretched(places))
-
-
-def _trace(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    return x.diagonal(offset, axis1, axis2).sum(-1)
-
-
-ARRAY_FUNCTIONS["trace"] = _trace  # `ingot.trace` is another thing
 
 
 @array_function

@@ -20,7 +20,7 @@ from ingot.compiler.ir.symbolic import Dim, Expr
 from ingot.compiler.ir.types import DTYPES, DType, as_dim, bf16, boolean, dtype_of, f16, f32, i64
 from ingot.compiler.ops.base import Node, Op, OpTypeError, broadcast_shapes, normalize_axes
 from ingot.compiler.ops.contraction import matmul
-from ingot.compiler.ops.movement import tril, triu
+from ingot.compiler.ops.movement import trace, tril, triu
 from ingot.compiler.ops.structure import Constant
 from ingot.frontends.dsl.indexing import index
 from ingot.frontends.dsl.trace import Trace
@@ -470,12 +470,15 @@ class Tensor(Node):
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
         kind: Any = Op.registry["diagonal"]
-        rows, columns = self._axes((axis1, axis2), "diagonal")
-        others = [n for n in range(self.rank) if n not in (rows, columns)]
-        return self.transpose(*others, rows, columns).apply(kind(offset=offset))
+        return self._matrices(axis1, axis2, "diagonal").apply(kind(offset=offset))
 
     def trace(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-        return self.diagonal(offset, axis1, axis2).sum(-1)
+        return trace(self._matrices(axis1, axis2, "trace"), offset)
+
+    def _matrices(self, rows: int, columns: int, name: str) -> Any:
+        """With the two axes last."""
+        chosen = self._axes((rows, columns), name)
+        return self.transpose(*(n for n in range(self.rank) if n not in chosen), *chosen)
 
     def full_like(self, value: object, dtype: object = None) -> Any:
         return self.full(self.shape, value, None if dtype is None else as_dtype(dtype))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ingot.compiler.ir.types import DType, f32, i32, u8
+from ingot.compiler.ir.types import DType, f32, i32
 from ingot.compiler.ops.base import normalize_axis
 from ingot.compiler.ops.contraction import contract
 from ingot.compiler.ops.contraction import matmul as contracted
@@ -135,23 +135,6 @@ def qlinear_where(
 # --- products ---------------------------------------------------------------------------------------
 
 
-def _dynamic_codes(x: Any) -> tuple[Any, Any, Any]:
-    """(codes, scale, zero point) of a whole tensor, in u8."""
-    high, low = x.reduce("max").binary("maximum", 0.0), x.reduce("min").binary("minimum", 0.0)
-    scale = (high == low).where(1.0, high - low) / 255.0
-    zero = (0.0 - low / scale).clip(0.0, 255.0).round()
-    return ((x / scale).round() + zero).clip(0.0, 255.0).cast(u8), scale, zero.cast(u8)
-
-
-@onnx_op("DynamicQuantizeMatMul", domain=MICROSOFT)
-def dynamic_quantize_matmul(
-    op: Call, a: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor | None = None, bias: Tensor | None = None
-) -> Any:
-    codes, scale, zero = _dynamic_codes(a)
-    total = integer_product(codes, b, zero, b_zero).cast(f32) * (scale * b_scale)
-    return total if bias is None else total + bias
-
-
 @onnx_op("MatMulIntegerToFloat", domain=MICROSOFT)
 def matmul_integer_to_float(
     op: Call,
@@ -165,6 +148,14 @@ def matmul_integer_to_float(
 ) -> Any:
     total = integer_product(a, b, a_zero, b_zero).cast(f32) * (a_scale * b_scale)
     return total if bias is None else total + bias
+
+
+@onnx_op("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(
+    op: Call, a: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor | None = None, bias: Tensor | None = None
+) -> Any:
+    codes, scale, zero = dynamic_quantize_linear(op, a)
+    return matmul_integer_to_float(op, codes, b, scale, b_scale, zero, b_zero, bias)
 
 
 @onnx_op("QGemm", domain=MICROSOFT)
