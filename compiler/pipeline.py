@@ -21,6 +21,7 @@ import ingot.compiler.ops  # noqa: F401  the registry must be complete before an
 from ingot.compiler.assembly import Assembly, assemble, conditions_of
 from ingot.compiler.codegen.objects import CompiledFunctions, compile_functions
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
+from ingot.compiler.garbage import no_collection
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Role, input_of
 from ingot.compiler.ir.interpret.graph import run_graph
@@ -86,6 +87,7 @@ class Compiled:
     objects: tuple[bytes, ...] = field(default=(), repr=False)  # for other linkers; empty from the cache
 
 
+@no_collection()
 def compile_graph(graph: Graph, options: Options | None = None, start: str | None = None) -> Compiled:
     """The program of a graph. `start` names a pass whose result `graph` already is (a resumed dump)."""
     options = options or Options()
