@@ -7,7 +7,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,13 +28,18 @@ def _address_from_object(array: np.ndarray, _words: ctypes.Array[ctypes.c_size_t
 
 
 _PROBE = np.arange(3)
-WORTH_ALIGNING = 4096  # bytes
+WORTH_ALIGNING = 1 << 17  # bytes: vectors that cross cache lines then take longer than aligning
 
 # `array.ctypes.data` takes 1-2 microseconds, more than the rest of a call's checks together; a word of the object
 # itself takes a twentieth of that.
 address_of = (
     _address_from_object if _address_from_object(_PROBE) == _address_from_interface(_PROBE) else _address_from_interface
 )
+
+
+def reference_to(address: int) -> Any:
+    """What a foreign function takes as a pointer to this address, without converting anything; None if it is 0."""
+    return ctypes.byref(ctypes.c_char.from_address(address)) if address else None
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
