@@ -32,7 +32,7 @@ from ingot.runtime.profile import Profile
 from ingot.runtime.program import PathLike, Program
 from ingot.runtime.report import Report
 from ingot.runtime.shapes import Plan, Planner
-from ingot.runtime.storage import address_of, aligned_copy, aligned_empty, reference_to, result_array
+from ingot.runtime.storage import address_of, aligned_copies, aligned_empty, reference_to, result_array
 from ingot.runtime.threads import PoolHandle, shared_pool, thread_limit
 
 # No declared arguments: what a call passes are references made once, and these need no conversion.
@@ -98,7 +98,7 @@ class Executable:
         ]
         self._result_slots = list(enumerate(slots))
         self._arrange: Callable[[Any], Any] | None = None  # what callers get, made of what the program returns
-        self._constants = [aligned_copy(program.constants[spec.name]) for spec in manifest.constants]
+        self._constants = aligned_copies([program.constants[spec.name] for spec in manifest.constants])
         self._states = {spec.name: state for spec in manifest.states if (state := self._initial(spec)) is not None}
         self._lock = threading.Lock() if manifest.aliases else None
         self._symbolic_states = [spec for spec in manifest.states if spec.static_shape is None]
@@ -199,17 +199,22 @@ class Executable:
             self._run_alone(entry, args, kwargs, None)
         return Profile.of(kernels, times, time.perf_counter_ns() - start, repeat)
 
+    def bind_states(self, values: Mapping[str, np.ndarray]) -> None:
+        """Use these arrays as states, sharing their memory: updates by the program are seen in them."""
+        specs = {spec.name: spec for spec in self.program.manifest.states}
+        for name, value in values.items():
+            spec = specs.get(name)
+            if spec is None:
+                raise ArgumentError(f"there is no state {name!r}; the states are {', '.join(specs) or 'none'}")
+            check_target(spec, value, "state")
+            if spec.static_shape is not None:
+                check_shape(spec, value.shape, spec.static_shape, {})
+        self._states.update(values)
+        self._prepare_states()
+
     def bind_state(self, name: str, value: np.ndarray) -> None:
         """Use this array as a state, sharing its memory: updates by the program are seen in it."""
-        spec = next((spec for spec in self.program.manifest.states if spec.name == name), None)
-        if spec is None:
-            known = ", ".join(spec.name for spec in self.program.manifest.states)
-            raise ArgumentError(f"there is no state {name!r}; the states are {known or 'none'}")
-        check_target(spec, value, "state")
-        if spec.static_shape is not None:
-            check_shape(spec, value.shape, spec.static_shape, {})
-        self._states[name] = value
-        self._prepare_states()
+        self.bind_states({name: value})
 
     def _run_alone(self, *call: Any) -> Any:
         """Run the program while nobody else changes its states."""
