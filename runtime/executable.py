@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import array
 import bisect
+import contextlib
 import ctypes
 import os
 import threading
@@ -31,37 +32,35 @@ from ingot.runtime.profile import Profile
 from ingot.runtime.program import PathLike, Program
 from ingot.runtime.report import Report
 from ingot.runtime.shapes import Plan, Planner
-from ingot.runtime.storage import address_of, aligned_copy, aligned_empty, result_array
+from ingot.runtime.storage import address_of, aligned_copies, aligned_empty, reference_to, result_array
 from ingot.runtime.threads import PoolHandle, shared_pool, thread_limit
 
-_POINTER = ctypes.c_void_p
-_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
-_ENTRY_PROFILE = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 6)
+# No declared arguments: what a call passes are references made once, and these need no conversion.
+_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32)
 _ARRAY = np.ndarray
 _EMPTY = np.empty
 _USABLE = 0x101  # NumPy's flags: C-contiguous and aligned
-_WRITEABLE = 0x501  # and writeable
 
-Entry = Callable[[int, int, int, int, int], int]
+Entry = Callable[..., int]
 
 
 class _Context:
-    """Pointers and scratch memory of one call in flight."""
+    """Pointers and scratch memory of one call in flight, and references to them as the entry point takes them."""
 
     __slots__ = (
-        "address", "arena", "arena_address", "arena_bytes",
-        "failure", "failure_address", "generation", "pointers",
+        "arena", "arena_address", "arena_bytes", "arena_reference",
+        "failure", "failure_reference", "pointers", "pointers_reference",
     )  # fmt: skip
 
-    def __init__(self, pointers: array.array, generation: int) -> None:
-        self.pointers = pointers
-        self.address = pointers.buffer_info()[0]
-        self.generation = generation
-        self.failure = array.array("q", [0] * abi.FAILURE_WORDS)
-        self.failure_address = self.failure.buffer_info()[0]
+    def __init__(self, pointers: Sequence[int]) -> None:
+        self.pointers = (ctypes.c_size_t * len(pointers))(*pointers)
+        self.pointers_reference = ctypes.byref(self.pointers)
+        self.failure = (ctypes.c_int64 * abi.FAILURE_WORDS)()
+        self.failure_reference = ctypes.byref(self.failure)
         self.arena: np.ndarray | None = None
         self.arena_address = 0
         self.arena_bytes = 0
+        self.arena_reference: object = None
 
     def grow(self, size: int) -> None:
         self.arena = None  # release the old one first: both together may not fit
@@ -72,6 +71,7 @@ class _Context:
                 f"no room for the program's {size} bytes of scratch memory; compile with a memory_budget"
             ) from None
         self.arena_address = address_of(self.arena)
+        self.arena_reference = reference_to(self.arena_address)
         self.arena_bytes = size
 
 
@@ -98,12 +98,10 @@ class Executable:
         ]
         self._result_slots = list(enumerate(slots))
         self._arrange: Callable[[Any], Any] | None = None  # what callers get, made of what the program returns
-        self._constants = [aligned_copy(program.constants[spec.name]) for spec in manifest.constants]
+        self._constants = aligned_copies([program.constants[spec.name] for spec in manifest.constants])
         self._states = {spec.name: state for spec in manifest.states if (state := self._initial(spec)) is not None}
         self._lock = threading.Lock() if manifest.aliases else None
         self._symbolic_states = [spec for spec in manifest.states if spec.static_shape is None]
-        self._contexts: list[_Context] = []
-        self._generation = 0
         self._prepare_states()
 
     # What it is
@@ -176,7 +174,10 @@ class Executable:
 
         `out`: an array (or a sequence of arrays or None) to write the outputs into.
         """
-        result = self._run(self._entry, args, kwargs, out)
+        if self._lock is None:
+            result = self._run(self._entry, args, kwargs, out)
+        else:
+            result = self._run_alone(self._entry, args, kwargs, out)
         return result if self._arrange is None else self._arrange(result)
 
     def profile(self, *args: object, repeat: int = 10, **kwargs: object) -> Profile:
@@ -184,63 +185,93 @@ class Executable:
         if abi.ENTRY_PROFILE not in self._image:
             raise IngotRuntimeError("this program has no profiling entry point; compile it with profile=True")
         kernels = self.program.manifest.kernels
-        profiled = _ENTRY_PROFILE(self._image.address(abi.ENTRY_PROFILE))
+        profiled = _ENTRY(self._image.address(abi.ENTRY_PROFILE))
         times = array.array("q", bytes(8 * max(1, len(kernels))))
-        address = times.buffer_info()[0]
+        reference = reference_to(times.buffer_info()[0])
 
-        def entry(*addresses: int) -> int:
-            return profiled(*addresses, address)
+        def entry(*references: object) -> int:
+            return profiled(*references, reference)
 
-        self._run(entry, args, kwargs, None)
+        self._run_alone(entry, args, kwargs, None)
         times[:] = array.array("q", bytes(8 * len(times)))
         start = time.perf_counter_ns()
         for _ in range(repeat):
-            self._run(entry, args, kwargs, None)
+            self._run_alone(entry, args, kwargs, None)
         return Profile.of(kernels, times, time.perf_counter_ns() - start, repeat)
+
+    def bind_states(self, values: Mapping[str, np.ndarray]) -> None:
+        """Use these arrays as states, sharing their memory: updates by the program are seen in them."""
+        specs = {spec.name: spec for spec in self.program.manifest.states}
+        for name, value in values.items():
+            spec = specs.get(name)
+            if spec is None:
+                raise ArgumentError(f"there is no state {name!r}; the states are {', '.join(specs) or 'none'}")
+            check_target(spec, value, "state")
+            if spec.static_shape is not None:
+                check_shape(spec, value.shape, spec.static_shape, {})
+        self._states.update(values)
+        self._prepare_states()
 
     def bind_state(self, name: str, value: np.ndarray) -> None:
         """Use this array as a state, sharing its memory: updates by the program are seen in it."""
-        spec = next((spec for spec in self.program.manifest.states if spec.name == name), None)
-        if spec is None:
-            known = ", ".join(spec.name for spec in self.program.manifest.states)
-            raise ArgumentError(f"there is no state {name!r}; the states are {known or 'none'}")
-        check_target(spec, value, "state")
-        if spec.static_shape is not None:
-            check_shape(spec, value.shape, spec.static_shape, {})
-        self._states[name] = value
-        self._prepare_states()
+        self.bind_states({name: value})
+
+    def _run_alone(self, *call: Any) -> Any:
+        """Run the program while nobody else changes its states."""
+        with self._lock or contextlib.nullcontext():
+            return self._run(*call)
 
     def _run(self, entry: Entry, args: Sequence[Any], kwargs: dict[str, object], out: Any) -> Any:
-        # The path of every call: tests that usually pass come first, whatever is rare is a function of its
-        # own.
+        # The path of every call: one function, because layers take as long as the checks; tests that usually pass come
+        # first, whatever is rare is a function of its own.
         if kwargs or len(args) != self._input_count:
             args = order_arguments(self.inputs, args, kwargs)
         plan = self._planner.static
         if plan is None:
             args, plan = self._bind(args)
-        for index, dtype, shape in plan.input_checks:
-            value = args[index]
-            if (
-                type(value) is not _ARRAY
-                or value.dtype is not dtype
-                or value.shape != shape
-                or value.flags.num & _USABLE != _USABLE
-            ):
-                args = self._converted(plan, args)
-                break
-        if self._states:
-            args = self._guard_states(plan, args)
-        if out is not None:
-            results = self._check_out(plan, out, args)
-        elif plan.small_results:
-            results = [_EMPTY(shape, dtype) for shape, dtype, _ in plan.results]
-        else:
-            results = _allocate(plan)
-        if self._lock is None:
-            self._invoke(entry, plan, args, results)
-        else:
-            with self._lock:
-                self._invoke(entry, plan, args, results)
+        contexts = self._contexts
+        try:
+            context = contexts.pop()  # one that nobody else uses
+        except IndexError:
+            context = _Context(self._pointers)
+        try:
+            pointers = context.pointers
+            for slot, dtype, shape in plan.input_checks:
+                value = args[slot]
+                if (
+                    type(value) is not _ARRAY
+                    or value.dtype is not dtype
+                    or value.shape != shape
+                    or not ((flags := value.flags).carray or flags.num & _USABLE == _USABLE)
+                ):
+                    args = self._converted(plan, args, pointers)
+                    break
+                pointers[slot] = address_of(value)
+            if self._states:
+                args = self._guard_states(plan, args, pointers)
+            if context.arena_bytes < plan.arena_bytes:
+                context.grow(plan.arena_bytes)
+            if out is not None:
+                results = self._check_out(plan, out, args)
+            elif plan.small_results:
+                results = []
+                for shape, dtype, _ in plan.results:
+                    results.append(_EMPTY(shape, dtype))  # a comprehension is one more call
+            else:
+                results = _allocate(plan)
+            for index, slot in self._result_slots:
+                pointers[slot] = address_of(results[index])
+            code = entry(
+                context.pointers_reference,
+                plan.dims_reference,
+                context.arena_reference,
+                None if self._pool is None else self._pool.reference or self._pool.renew(),
+                context.failure_reference,
+            )
+            if code:
+                raise self._failure(code, context)
+        finally:
+            contexts.append(context)
         if len(results) == 1:
             return results[0]
         return tuple(results) if results else None
@@ -255,37 +286,13 @@ class Executable:
             self._require_states()
         return args, self._planner.bind(args, self._state_list)
 
-    def _converted(self, plan: Plan, args: Sequence[Any]) -> list[np.ndarray]:
+    def _converted(self, plan: Plan, args: Sequence[Any], pointers: ctypes.Array) -> list[np.ndarray]:
         """Arguments that are not just what the program reads: converted, copied, or refused."""
         arrays = list(map(convert_argument, self.inputs, args))
         for spec, value, shape in zip(self.inputs, arrays, plan.input_shapes, strict=True):
             check_shape(spec, value.shape, shape, self._named(plan))
+        pointers[: len(arrays)] = list(map(address_of, arrays))
         return arrays
-
-    def _invoke(self, entry: Entry, plan: Plan, arrays: Sequence, results: Sequence) -> None:
-        try:
-            context = self._contexts.pop()  # one that nobody else uses
-        except IndexError:
-            context = self._new_context()
-        if context.generation != self._generation:  # it points to the former array of a state: drop it
-            context = self._new_context()
-        try:
-            if context.arena_bytes < plan.arena_bytes:
-                context.grow(plan.arena_bytes)
-            pointers = context.pointers
-            for slot, value in enumerate(arrays):
-                pointers[slot] = address_of(value)
-            for index, slot in self._result_slots:
-                pointers[slot] = address_of(results[index])
-            pool = 0 if self._pool is None else self._pool.address or self._pool.renew()
-            code = entry(context.address, plan.dims_address, context.arena_address, pool, context.failure_address)
-            if code:
-                raise self._failure(code, context)
-        finally:
-            self._contexts.append(context)
-
-    def _new_context(self) -> _Context:
-        return _Context(array.array("Q", self._pointers), self._generation)
 
     def _failure(self, code: int, context: _Context) -> ExecutionError:
         details = tuple(context.failure)
@@ -305,7 +312,7 @@ class Executable:
                 type(value) is not _ARRAY
                 or value.dtype is not dtype
                 or value.shape != shape
-                or value.flags.num & _WRITEABLE != _WRITEABLE
+                or not value.flags.carray
             ):
                 check_target(self.outputs[index], value, "output")
                 check_shape(self.outputs[index], value.shape, shape, self._named(plan))
@@ -340,7 +347,8 @@ class Executable:
         return state
 
     def _prepare_states(self) -> None:
-        """Derive from the states' arrays what a call needs; contexts made before become invalid."""
+        """Derive from the states' arrays what a call needs; contexts made before point to former ones and are dropped,
+        those in flight when they come back."""
         manifest = self.program.manifest
         empty = np.empty(0, np.uint8)
         self._state_list = [self._states.get(spec.name, empty) for spec in manifest.states]
@@ -357,20 +365,23 @@ class Executable:
         ranges = sorted((address_of(state), address_of(state) + state.nbytes) for state in mutable)
         self._mutable_starts = [start for start, _ in ranges]
         self._mutable_ends = [end for _, end in ranges]
-        self._generation += 1
+        self._contexts: list[_Context] = []
 
     def _require_states(self) -> None:
         for spec in self._symbolic_states:
             if spec.name not in self._states:
                 raise ArgumentError(f"state {spec} has symbolic dims; give it an array with bind_state first")
 
-    def _guard_states(self, plan: Plan, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    def _guard_states(
+        self, plan: Plan, arrays: Sequence[np.ndarray], pointers: ctypes.Array
+    ) -> Sequence[np.ndarray]:
         """Check states whose shape depends on dims; copy inputs that are states about to be changed."""
         for spec in self._symbolic_states:
             index = self.program.manifest.states.index(spec)
             check_shape(spec, self._states[spec.name].shape, plan.state_shapes[index], self._named(plan))
         if self._mutable_starts:
-            return [self._apart_from_states(value) for value in arrays]
+            arrays = [self._apart_from_states(value) for value in arrays]
+            pointers[: len(arrays)] = list(map(address_of, arrays))
         return arrays
 
     def _apart_from_states(self, value: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ingot.runtime import abi
 from ingot.runtime.errors import ArgumentError, ProgramFormatError
 from ingot.runtime.loader import LoadedImage
 from ingot.runtime.manifest import DimSpec, Manifest, TensorSpec
-from ingot.runtime.storage import WORTH_ALIGNING
+from ingot.runtime.storage import WORTH_ALIGNING, reference_to
 
 _MAXIMUM_PLANS = 256
 _ARENA_BYTES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -34,7 +35,7 @@ class Plan:
     """Everything about a call that its dims determine."""
 
     dims: array.array
-    dims_address: int
+    dims_reference: Any
     arena_bytes: int
     input_shapes: Sequence[Shape]
     state_shapes: Sequence[Shape]
@@ -103,7 +104,7 @@ class Planner:
         small = all(size < WORTH_ALIGNING for _, _, size in results)
         specs = enumerate(zip(self._manifest.inputs, inputs, strict=True))
         checks = [(index, spec.numpy_dtype, shape) for index, (spec, shape) in specs]
-        return Plan(values, address, arena_bytes, inputs, states, outputs, results, checks, small)
+        return Plan(values, reference_to(address), arena_bytes, inputs, states, outputs, results, checks, small)
 
     def named(self, dims: Sequence[int]) -> dict[str, int]:
         return {dim.name: value for dim, value in zip(self._manifest.dims, dims, strict=False)}

@@ -10,6 +10,8 @@ between two elements of the buffer that it does read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
 from ingot.compiler.codegen.elements import memory_text, memory_type
@@ -283,28 +285,39 @@ class Memory:
 
     def _stream(self, buffer: Buffer, pointer: Value, value: Value) -> None:
         """Past the caches. x86 can do so only at aligned addresses, which is known when the program runs. Sixteen
-        bytes are enough, and what NumPy gives every array; two such stores fill a buffer as fast as one of twice."""
+        bytes are enough, and what NumPy gives every array; whole registers are better."""
         builder = self.builder
         builder.program.metadata["!0"] = "!{i32 1}"
         self.frame.streams = True
         if not self.frame.target.is_x86:
             self._write(buffer, pointer, value, ", !nontemporal !0")
             return
-        size = min(STREAMED_BYTES, value.lanes * buffer.dtype.itemsize)
+        size = value.lanes * buffer.dtype.itemsize
+        cached = f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"
         address = builder.index_convert("ptrtoint", pointer, I64)
-        rest = builder.index_binary("and", address, integer(size - 1))
-        is_aligned = builder.icmp("==", rest, integer(0), "u")
         scope, after = builder.scope, builder.new_block("stored")
-        heads = []
-        for name, line in (
-            ("streaming", f"store {value!r}, ptr {pointer.ref}, align {size}, !nontemporal !0"),
-            ("cached", f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"),
-        ):
-            heads.append(builder.enter(name, barrier=True).block)
-            builder.effect(line)
+
+        def attempt(alignments: Sequence[int]) -> None:
+            """A whole register at once where it is aligned, smaller pieces where those are."""
+            if not alignments:
+                builder.effect(cached)
+                builder.branch(after)
+                return
+            wide, *others = alignments
+            rest = builder.index_binary("and", address, integer(wide - 1))
+            is_aligned = builder.icmp("==", rest, integer(0), "u")
+            tested = builder.block
+            heads = [builder.enter("streaming", barrier=True).block]
+            builder.effect(f"store {value!r}, ptr {pointer.ref}, align {wide}, !nontemporal !0")
             builder.branch(after)
             builder.leave()
-        builder.cbranch(is_aligned, *heads)
+            heads.append(builder.enter("unaligned", barrier=True).block)
+            attempt(others)
+            builder.leave()
+            builder.cbranch_from(tested, is_aligned, *heads)
+
+        widths = {min(width, size) for width in (self.frame.target.vector_bytes, STREAMED_BYTES)}
+        attempt(sorted(widths, reverse=True))
         scope.block = after
 
     def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:

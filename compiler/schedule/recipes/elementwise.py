@@ -13,21 +13,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import loops
 from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
-from ingot.compiler.schedule import partition, scalars
+from ingot.compiler.schedule import build, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.primitives import (
+    alternate,
     block,
+    fetched_ahead,
     fuse,
     join,
     only_inner,
     parallelize,
     reorder,
     simplify,
+    split,
     strip,
 )
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
@@ -36,8 +39,11 @@ from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
 STAGE = 256  # elements that wait for their turn to be stored past the caches
-WRITTEN_VECTORS = 4  # that are stored at once then
-CHEAP, MODERATE = 6, 24  # cost of an element up to which vectors are unrolled by four, by two
+WRITTEN = 64  # of them that are stored at once: few enough lines that each is completed in its buffer
+AHEAD = 2048  # bytes between what is computed and what is fetched
+STREAMED_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when results bypass the caches
+UNROLL = 4  # vectors at a time
+CHEAP = 6  # cost of an element from which on their instructions take turns: the latency of one hides behind the others
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class ElementwiseDecision:
 
     width: int  # lanes
     unroll: int  # vectors per iteration of the innermost loop
+    interleaved: bool  # whether these are one vector of several registers
     axis: int  # merged axis that is cut into chunks
     chunk: int  # steps of that axis in a chunk; 0: one chunk holds everything
     tile_axis: int = -1  # axis along which some operand is contiguous while the last one is not; -1: none
@@ -76,6 +83,8 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     function = loops.Function(kernel.name, (*kernel.inputs, *kernel.outputs), body)
     shapes = "one shape" if len(groups) == 1 else f"{len(groups)} shapes"
     reason = f"every definition is elementwise; {shapes}"
+    if any(decision["streaming"] for decision in decisions):
+        reason += "; results that no cache would hold are stored past the caches, operands fetched ahead"
     return Scheduled(function, "elementwise", {"groups": decisions}, reason, in_place=_in_place(kernel, groups))
 
 
@@ -138,17 +147,17 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
     widest = max((dtype.compute.itemsize for dtype in types), default=4)
     width = max(1, target.vector_bytes // widest)
     cost = sum(scalars.cost(value) for value in points.values)
-    unroll = 4 if cost <= CHEAP else 2 if cost <= MODERATE else 1
     tile_axis = _tile_axis(points)
+    streaming = options.leaving and tile_axis < 0 and streams(points, target)
     axis, chunk = -1, 0
     if options.parallel and points.extents:
-        weight = partition.weight_of(points.stores, points.values)
-        cut = partition.cut(points.extents, weight, [1] * (len(points.extents) - 1) + [width * unroll])
+        units = [1] * (len(points.extents) - 1) + [STAGE if streaming else width * UNROLL]
+        weight = partition.weight_of(points.stores, points.values, computing=not streaming)
+        cut = partition.cut(points.extents, weight, units, chunk=STREAMED_CHUNK if streaming else None)
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
         if chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE
-    streaming = options.leaving and tile_axis < 0 and streams(points, target)
-    return ElementwiseDecision(width, unroll, axis, chunk, tile_axis, streaming)
+    return ElementwiseDecision(width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, streaming)
 
 
 def streams(points: Points, target: Target) -> bool:
@@ -200,7 +209,7 @@ def nest(points: Points, decision: ElementwiseDecision) -> tuple[Statement, ...]
         statements = _tile(For(points.variables[axes[-1]], points.extents[axes.pop()], (loop,)), decision)
     elif decision.chunk and decision.axis == last:
         blocks = parallelize(block(loop, decision.chunk))
-        statements = (with_body(blocks, _innermost(only_inner(blocks, "strip"), decision)),)
+        statements = (with_body(blocks, _innermost(only_inner(blocks, "strip"), decision, chunked=True)),)
     else:
         statements = _innermost(loop, decision)
     for axis in reversed(axes):
@@ -212,8 +221,11 @@ def nest(points: Points, decision: ElementwiseDecision) -> tuple[Statement, ...]
 def _outer(loop: For, axis: int, decision: ElementwiseDecision) -> For:
     if not decision.chunk or axis > decision.axis:
         return loop
+    if axis == decision.axis and decision.chunk > 1:
+        blocks = parallelize(block(loop, decision.chunk))
+        return with_body(blocks, (alternate(only_inner(blocks, "stream")),)) if decision.streaming else blocks
     if axis == decision.axis:
-        return parallelize(block(loop, decision.chunk) if decision.chunk > 1 else loop)
+        return parallelize(loop)
     return fuse(parallelize(loop))
 
 
@@ -232,17 +244,29 @@ def _tile(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
     return (with_body(blocked, (with_body(body, (with_body(rows, lanes),)),)),)
 
 
-def _innermost(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
-    return _streamed(loop, decision) if decision.streaming else strip(loop, decision.width, decision.unroll)
+def _innermost(loop: For, decision: ElementwiseDecision, chunked: bool = False) -> tuple[Statement, ...]:
+    if not decision.streaming:
+        return strip(loop, decision.width, decision.unroll, decision.interleaved)
+    return _streamed(loop, decision, chunked)
 
 
-def _streamed(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+def _streamed(loop: For, decision: ElementwiseDecision, chunked: bool) -> tuple[Statement, ...]:
     """for v { y[v] = f(v) }  ->  for blocks of v { for v in block { stage[v] = f(v) } for v in block { y[v] = stage[v] } }
 
     Stores past the caches are written in one go for each output: a processor has few buffers that collect them, and
-    a load whose address has the low bits of one that is still on its way waits for it.
+    a load whose address has the low bits of one that is still on its way waits for it. What is loaded is asked for in
+    advance, and from both halves of a chunk in turn: two series of addresses arrive faster than one.
     """
-    blocked = block(loop, STAGE)
+    blocked, rest = split(loop, STAGE)
+    result: tuple[Statement, ...] = ()
+    if blocked is not None:
+        staged = _staged(blocked, decision)
+        result = (alternate(staged) if chunked else staged,)
+    return (*result, *strip(rest, decision.width, decision.unroll)) if rest is not None else result
+
+
+def _staged(blocked: For, decision: ElementwiseDecision) -> For:
+    """Blocks of a constant length, each computed into a stage and written from there."""
     inner = only_inner(blocked, "stream")
     stages: list[Buffer] = []
     computing: list[Statement] = []
@@ -252,15 +276,29 @@ def _streamed(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]
             computing.append(statement)
             continue
         stage = Buffer(f"{statement.buffer.name}_stage", statement.buffer.dtype, (STAGE,), "stack")
-        place = symbolic.Variable("s", 0, inner.extent - 1)
         stages.append(stage)
         computing.append(Store(stage, (inner.variable,), statement.value))
-        store = copy(
-            (replace(statement, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: place}
-        )
-        writing.extend(strip(For(place, inner.extent, store), decision.width, WRITTEN_VECTORS))
-    computed = strip(with_body(inner, tuple(computing)), decision.width, decision.unroll)
-    return (with_body(blocked, (*map(Alloc, stages), *computed, *writing)),)
+        writing.extend(written(STAGE, lambda at, statement=statement, stage=stage: _moved(statement, stage, at, inner)))
+    computed = strip(with_body(inner, tuple(computing)), decision.width, decision.unroll, decision.interleaved)
+    return with_body(blocked, (*map(Alloc, stages), *fetched_ahead(computed, _ahead), *writing))
+
+
+def _ahead(load: Load) -> Load:
+    return Load(load.buffer, (*load.index[:-1], load.index[-1] + AHEAD // load.dtype.itemsize))
+
+
+def _moved(store: Store, stage: Buffer, at: Dim, inner: For) -> tuple[Statement, ...]:
+    """The store at a place of the block, from the stage and past the caches."""
+    return copy((replace(store, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: at})
+
+
+def written(count: int, element: build.Body) -> tuple[Statement, ...]:
+    """Stores past the caches, several whole lines at a time."""
+
+    def lines(w: Dim) -> tuple[Statement, ...]:
+        return build.loop("l", WRITTEN, lambda lane: element(w * WRITTEN + lane), "vector", WRITTEN)
+
+    return build.loop("w", count // WRITTEN, lines)
 
 
 def _element(points: Points) -> tuple[Statement, ...]:
