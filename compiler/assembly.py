@@ -246,7 +246,7 @@ class _Assembler:
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
             allocated: list[Statement] = [Alloc(b, offsets[b]) for b in scheduled.scratch]
-            return [*allocated, Call(function, arguments)]
+            return [*allocated, Call(function, arguments, tuple(scheduled.sizes.items()))]
 
         scratch: list[tuple[object, Dim]] = [(b, b.type.bytes) for b in scheduled.scratch]
         return _Work(set(kernel.inputs), list(kernel.outputs), scratch, scheduled.in_place, emit)
