@@ -123,7 +123,7 @@ def with_random_weights(model: onnx.ModelProto, generator: np.random.Generator) 
             continue
         shape = [int(size) for size in given[node.input[0]]]
         if len(shape) > 1:
-            values = generator.standard_normal(shape) * (2.0 / np.prod(shape[1:])) ** 0.5
+            values = generator.standard_normal(shape) * np.prod(shape[1:]) ** -0.5
         else:
             values = generator.uniform(0.5, 1.5, shape)  # scales and variances are positive
         graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
