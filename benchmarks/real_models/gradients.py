@@ -116,12 +116,12 @@ def _directional_error(
         moved = module.with_arrays(lambda name, array: array + distance * along_weights[name])
         return float(both(moved, *(p + distance * d for p, d in zip(points, along_points, strict=True)))[0])
 
-    least = math.inf
+    least = math.nan
     for step in STEPS:
         error = abs((at(step) - at(-step)) / (2 * step) - slope) / scale
-        if math.isnan(error) or error < ACCURATE:
-            return error
-        least = min(least, error)
+        least = error if math.isnan(least) else min(least, error)  # a long step may leave a function's domain
+        if least < ACCURATE:
+            break
     return least
 
 
