@@ -37,6 +37,8 @@ CASES: list[tuple[Kernel, Dims]] = [
     (kernels.matmul(n, m, 600), {n: 65, m: 50}),
     (kernels.matmul(n, 64, 64, layout="nt"), {n: 1}),
     (kernels.matmul(1, 300, 700), {}),
+    (kernels.matmul(5, 301, 203), {}),
+    (kernels.matmul(1, 5001, n), {n: 301}),
     (kernels.matmul(33, 40, 70, bf16, "tn"), {}),
     (kernels.matmul(20, 17, 33, batch=(6,)), {}),
     (kernels.matmul(700, 700, 700), {}),
