@@ -361,27 +361,36 @@ def stage(loop: For, source: Buffer, box: Buffer, origin: Sequence[Dim]) -> tupl
     return (*fill, *rewrite_loads((loop,), moved))
 
 
-def fetched_ahead(statements: Sequence[Statement], distance: int) -> tuple[Statement, ...]:
-    """The statements with each loop of them asking in every iteration for the cache lines that lie `distance` bytes
-    beyond those that it loads from memory, where it walks through them in order. Hints: they may lie outside."""
-    return tuple(_fetching(s, distance) if isinstance(s, For) and s.kind == "serial" else s for s in statements)
+Later = Callable[[Load], "Load | None"]  # what to ask for when something is loaded; None: nothing
 
 
-def _fetching(loop: For, distance: int) -> For:
-    inside = [s.variable for s in walk(loop.body) if isinstance(s, For)]
-    first = {variable: 0 for variable in inside if not isinstance(variable, int)}
+def fetched_ahead(statements: Sequence[Statement], later: Later, turn: int = 0, turns: int = 1) -> tuple[Statement, ...]:
+    """The statements with each innermost loop over vectors asking for the cache lines of what `later` says about what
+    it loads from memory in order. Hints: they may lie outside. Of `turns` that share the lines, this is `turn`."""
+    return tuple(_fetching(s, later, turn, turns) if isinstance(s, For) else s for s in statements)
+
+
+def _fetching(loop: For, later: Later, turn: int, turns: int) -> For:
+    inside = [s for s in walk(loop.body) if isinstance(s, For)]
+    if loop.kind == "parallel" or any(s.kind == "serial" for s in inside):
+        return with_body(loop, fetched_ahead(loop.body, later, turn, turns))
+    if loop.kind != "serial":
+        return loop
+    variables = [s.variable for s in inside if not isinstance(s.variable, int)]
     hints: dict[tuple[Buffer, tuple[Dim, ...]], Statement] = {}
     for load in dict.fromkeys(loads_in(loop.body)):
         step = scalars.stride(load, loop.variable)
-        walked = any(scalars.stride(load, variable) == 1 for variable in inside)
+        walked = any(scalars.stride(load, variable) == 1 for variable in variables)
         if load.buffer.space != "global" or not walked or not isinstance(step, int) or step <= 0:
             continue
-        size = load.dtype.itemsize
-        start = scalars.substitute(load, first)
-        assert isinstance(start, Load)
-        for line in range(0, max(1, step * size), LINE_BYTES):
-            index = (*start.index[:-1], start.index[-1] + (distance + line) // size)
-            hints[load.buffer, index] = Prefetch(load.buffer, index)
+        first = scalars.substitute(load, dict.fromkeys(variables, 0))
+        wanted = later(first) if isinstance(first, Load) else None
+        if wanted is None:
+            continue
+        line = max(1, LINE_BYTES // load.dtype.itemsize)
+        for place in range(turn % turns * line, max(step, 1 + turn % turns * line), turns * line):
+            index = (*wanted.index[:-1], wanted.index[-1] + place)
+            hints[wanted.buffer, index] = Prefetch(wanted.buffer, index)
     return with_body(loop, (*hints.values(), *loop.body))
 
 

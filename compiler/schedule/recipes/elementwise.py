@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import loops
 from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
-from ingot.compiler.schedule import partition, scalars
+from ingot.compiler.schedule import build, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.primitives import (
     alternate,
@@ -276,15 +276,29 @@ def _staged(blocked: For, decision: ElementwiseDecision) -> For:
             computing.append(statement)
             continue
         stage = Buffer(f"{statement.buffer.name}_stage", statement.buffer.dtype, (STAGE,), "stack")
-        place = symbolic.Variable("s", 0, STAGE - 1)
         stages.append(stage)
         computing.append(Store(stage, (inner.variable,), statement.value))
-        store = copy(
-            (replace(statement, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: place}
-        )
-        writing.extend(strip(For(place, STAGE, store), WRITTEN))
+        writing.extend(written(STAGE, lambda at, statement=statement, stage=stage: _moved(statement, stage, at, inner)))
     computed = strip(with_body(inner, tuple(computing)), decision.width, decision.unroll, decision.interleaved)
-    return with_body(blocked, (*map(Alloc, stages), *fetched_ahead(computed, AHEAD), *writing))
+    return with_body(blocked, (*map(Alloc, stages), *fetched_ahead(computed, _ahead), *writing))
+
+
+def _ahead(load: Load) -> Load:
+    return Load(load.buffer, (*load.index[:-1], load.index[-1] + AHEAD // load.dtype.itemsize))
+
+
+def _moved(store: Store, stage: Buffer, at: Dim, inner: For) -> tuple[Statement, ...]:
+    """The store at a place of the block, from the stage and past the caches."""
+    return copy((replace(store, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: at})
+
+
+def written(count: int, element: build.Body) -> tuple[Statement, ...]:
+    """Stores past the caches, several whole lines at a time."""
+
+    def lines(w: Dim) -> tuple[Statement, ...]:
+        return build.loop("l", WRITTEN, lambda lane: element(w * WRITTEN + lane), "vector", WRITTEN)
+
+    return build.loop("w", count // WRITTEN, lines)
 
 
 def _element(points: Points) -> tuple[Statement, ...]:
