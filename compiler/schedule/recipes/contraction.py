@@ -337,7 +337,7 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tupl
     """(mc, nc): rows and columns of a parallel block.
 
     A block of rows of the left operand stays in the second cache. Among the ways to cut that leave threads enough
-    blocks the one is taken that fetches and packs the operands the fewest times.
+    blocks the one is taken that fetches and packs the operands the fewest times and ends when all threads do.
     """
     form = found.form
     all_rows, all_columns = _product(form, found.row_axes), _product(form, found.column_axes)
@@ -354,7 +354,18 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tupl
         for a, b in itertools.product(range(1, enough + 1), repeat=2)
         if a * b * given >= enough
     ]
-    return min(sizes, key=lambda size: PACKING_COST / size[0] + FETCHING_COST / size[1])
+    batches = _known(_product(form, batch), 1)
+
+    def time(size: tuple[int, int]) -> float:
+        blocks = batches * _count(all_rows, size[0]) * _count(all_columns, size[1])
+        return _waiting(blocks, target.cores) * (1 + PACKING_COST / size[0] + FETCHING_COST / size[1])
+
+    return min(sizes, key=time)
+
+
+def _waiting(blocks: int, threads: int) -> float:
+    """The time that equal blocks take on some threads, in the time they would take if they could be divided."""
+    return -(-blocks // threads) * threads / blocks
 
 
 def _divided(
