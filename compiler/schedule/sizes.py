@@ -30,9 +30,10 @@ class General:
 
 
 def generalise(kernel: Kernel) -> General:
-    """The kernel with every extent that stands for itself as a size; the kernel itself when there is none."""
+    """The kernel with every extent that stands for itself as a size; the kernel itself, with the names that its user
+    gave, when all of them are plain symbols."""
     standing = _standing_alone(kernel)
-    if not standing:
+    if not any(isinstance(atom, Compound) for atom in standing):
         return General(kernel, {})
     names = {atom.name for dim in kernel_dims(kernel) for atom in symbolic.atoms(dim) if isinstance(atom, Symbol)}
     prefix = "size"
