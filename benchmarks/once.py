@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from benchmarks.peers import Case
 from benchmarks.rows import Inference, Training
 from benchmarks.suites import training
 from ingot.compiler.ir.types import type_of
+from ingot.runtime.storage import aligned_together, byte_view
 
 Clock = Callable[[], float]
 COMPILE, TRAINER = ingot.compile, ingot.Trainer  # the façade imports late; importing is not compiling
@@ -53,7 +55,22 @@ def _ours(case: Case, row: Inference | Training, clock: Clock) -> dict[str, Any]
     call()
     end = clock()
     kernels = len(executable.program.manifest.kernels)
-    return {"compile": middle - start, "first": end - middle, "kernels": kernels, "import": IMPORTED}
+    found = {"compile": middle - start, "first": end - middle, "kernels": kernels, "import": IMPORTED}
+    return {**found, "reading": _reading(case, clock)}
+
+
+def _reading(case: Case, clock: Clock) -> float:
+    """Seconds to read the model's weights from a file that the system holds in memory: less than that is not to be had
+    where weights are arranged."""
+    with tempfile.NamedTemporaryFile() as file:
+        for array in case.module.named_arrays().values():
+            file.write(byte_view(array).data)
+        file.flush()
+        start = clock()
+        (memory,) = aligned_together([file.tell()])
+        with open(file.name, "rb", buffering=0) as source:
+            source.readinto(memory.data)
+        return clock() - start
 
 
 def _threads() -> int:

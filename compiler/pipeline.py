@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,6 +60,7 @@ from ingot.runtime.cache import Cache
 from ingot.runtime.image import Image
 from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
 from ingot.runtime.program import Program
+from ingot.runtime.storage import aligned_together
 
 PASSES: tuple[Pass, ...] = (
     Scans(),  # first, while the bodies of related scans are still the same values
@@ -119,7 +121,7 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     dumper.code(code)
     report = build_report(main, assembly, split.reasons)
     manifest = _manifest(main, assembly, code, target, report)
-    prologue = print_graph(split.prologue) if split.prologue is not None else ""
+    prologue = print_graph(split.prologue, sources=False) if split.prologue is not None else ""
     if cache is not None:
         kept = replace(manifest, report=without_sources(report, graph))
         cache.put(key, _to_cache(kept, code.image, prologue))
@@ -263,11 +265,18 @@ def _constants(manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Gr
 
 
 def _folded(given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str, np.ndarray]:
-    """What the prologue computes, by name."""
+    """What the prologue computes, by name, in aligned memory."""
     if prologue is None:
         return {}
     inputs = {name: given[name] for name in prologue.input_names}
-    return dict(zip(prologue.output_names, run_graph(prologue, inputs), strict=True))
+    types = [value.tensor for value in prologue.outputs]
+    shapes = [type.static_shape for type in types]
+    sizes = [math.prod(shape) * type.dtype.numpy.itemsize for shape, type in zip(shapes, types, strict=True)]
+    rooms = [
+        memory.view(type.dtype.numpy).reshape(shape)
+        for memory, type, shape in zip(aligned_together(sizes), types, shapes, strict=True)
+    ]
+    return dict(zip(prologue.output_names, run_graph(prologue, inputs, into=rooms), strict=True))
 
 
 # --- the program's description ----------------------------------------------------------------------

@@ -54,6 +54,7 @@ def run_compile(row: Inference | Training, setting: Setting) -> Result:
             result.values[f"first call {state} ms"] = _thousand(found.get("first"))
             result.values.setdefault("kernels", found.get("kernels"))
             result.values.setdefault("import s", found.get("import"))
+            result.values["reading weights s"] = found.get("reading")
     names = ["torch.compile"] if setting.slow else []
     names += ["JAX"] if isinstance(row, Training) else ["ONNX Runtime", "OpenVINO"]
     for name in names:

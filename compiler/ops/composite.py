@@ -341,8 +341,9 @@ class Softmax(AlongAxis):
         return e / e.sum(self.axis, keepdims=True)
 
     def formula(self, x: Any) -> Any:
+        """One division for all elements: the sum is between 1 and their number, so its reciprocal is harmless."""
         e = (x - x.reduce("max", (self.axis,), keepdims=True)).exp()
-        return e / e.sum((self.axis,), keepdims=True)
+        return e * (1.0 / e.sum((self.axis,), keepdims=True))
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         """y (g - sum(g y))"""

@@ -38,7 +38,6 @@ from ingot.compiler.ops.base import (
     shape_text,
 )
 from ingot.compiler.ops.movement import Diagonal
-from ingot.runtime.storage import aligned_empty
 
 
 @dataclass(frozen=True)
@@ -216,16 +215,10 @@ class Block(Op):
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:
         rows, columns = x.shape
-        blocks = -(-columns // self.width)
-        shape = (blocks, rows, self.width)
-        result = aligned_empty(shape, x.dtype, math.prod(shape) * x.itemsize)  # as programs want it: no second copy
-        whole = columns // self.width
-        result[:whole] = x[:, : whole * self.width].reshape(rows, whole, self.width).transpose(1, 0, 2)
-        if whole < blocks:
-            rest = columns - whole * self.width
-            result[whole, :, :rest] = x[:, whole * self.width :]
-            result[whole, :, rest:] = 0
-        return result
+        blocks, rest = -(-columns // self.width), -columns % self.width
+        if rest:
+            x = np.pad(x, ((0, 0), (0, rest)))
+        return x.reshape(rows, blocks, self.width).transpose(1, 0, 2)  # a view: copied once, to where it is kept
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         return (g.apply(Unblock(xs[0].shape[1])),)

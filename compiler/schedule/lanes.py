@@ -65,12 +65,40 @@ def accumulator(combiner: Combiner, dtype: DType, width: int) -> Accumulator:
     return Accumulator(combiner, dtype, lanes, part, total)
 
 
-def lane_loops(extent: Dim, width: int, vectors: int, point: Point, start: Dim = 0) -> tuple[Statement, ...]:
-    """Every index of [start, start + extent) once: blocks of unrolled vectors, single vectors, masked tail."""
+@dataclass(frozen=True)
+class Steps:
+    """What is done for a block of vectors: `first` in one wide vector, `then` in vectors of the usual width."""
+
+    first: RowPoint
+    then: RowPoint
+
+    def inside(self, outer: tuple[Dim, ...]) -> tuple[Point, Point]:
+        """Both for the last axis, with the others fixed."""
+        return lambda i, slot: self.first((*outer, i), slot), lambda i, slot: self.then((*outer, i), slot)
+
+
+def lane_loops(
+    extent: Dim,
+    width: int,
+    vectors: int,
+    point: Point,
+    start: Dim = 0,
+    interleaved: bool = False,
+    steps: tuple[Point, Point] | None = None,
+) -> tuple[Statement, ...]:
+    """Every index of [start, start + extent) once: blocks of unrolled vectors, single vectors, masked tail.
+
+    Interleaved blocks are one wide vector; with `steps` their first part is, and the second part is unrolled."""
     block = vectors * width
 
     def whole(o: Dim) -> tuple[Statement, ...]:
-        return build.loop("u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, point), "unrolled")
+        if interleaved:
+            return _lanes(start + o * block, 0, block, block, point)
+        before, each = ((), point) if steps is None else (_lanes(start + o * block, 0, block, block, steps[0]), steps[1])
+        unrolled = build.loop(
+            "u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, each), "unrolled"
+        )
+        return (*before, *unrolled)
 
     done = extent // block * block
     singles = (extent - done) // width
@@ -171,21 +199,25 @@ def chunk_range(
 
 
 def reduce_axes(
-    extents: Sequence[Dim], width: int, accumulators: Sequence[Accumulator], point: RowPoint
+    extents: Sequence[Dim],
+    width: int,
+    accumulators: Sequence[Accumulator],
+    point: RowPoint,
+    steps: Steps | None = None,
 ) -> tuple[Statement, ...]:
     """Visit every index of `extents` (the last axis along lanes), leaving each reduction in its `total`.
 
-    `point(index, slot)` computes at an index and adds to lanes[slot].
+    `point(index, slot)` computes at an index and adds to lanes[slot]; `steps` do so in whole blocks of vectors.
     """
     cut = chunking(extents, CHUNK, VECTORS * width)
     if cut is None:
         whole = (0,) * len(extents)
-        return chunk_body(extents, whole, width, accumulators, point, [a.total for a in accumulators])
+        return chunk_body(extents, whole, width, accumulators, point, [a.total for a in accumulators], steps)
 
     def chunk(*number: Dim) -> tuple[Statement, ...]:
         starts, inner = chunk_range(extents, cut, number)
         return (
-            *chunk_body(inner, starts, width, accumulators, point, [a.part for a in accumulators]),
+            *chunk_body(inner, starts, width, accumulators, point, [a.part for a in accumulators], steps),
             *(
                 s
                 for a in accumulators
@@ -207,6 +239,7 @@ def chunk_body(
     accumulators: Sequence[Accumulator],
     point: RowPoint,
     into: Sequence[Buffer],
+    steps: Steps | None = None,
 ) -> tuple[Statement, ...]:
     """One chunk, block by block, into one vector for each reduction."""
     cut = chunking(extents, BLOCK, VECTORS * width)
@@ -215,7 +248,10 @@ def chunk_body(
     def block(inner: Sequence[Dim], first: Sequence[Dim], only: bool) -> tuple[Statement, ...]:
         def rows(*index: Dim) -> tuple[Statement, ...]:
             outer = tuple(start + i for start, i in zip(first, index, strict=False))
-            return lane_loops(inner[-1], width, vectors, lambda i, slot: point((*outer, i), slot), first[-1])
+            first_then = None if steps is None or vectors != VECTORS else steps.inside(outer)
+            return lane_loops(
+                inner[-1], width, vectors, lambda i, slot: point((*outer, i), slot), first[-1], steps=first_then
+            )
 
         pairs = list(zip(accumulators, into, strict=True))
         return (

@@ -52,6 +52,7 @@ class ContractionTiles:
     unroll: int = UNROLL
     chunks_inside: bool = False  # a panel sees all chunks before the next comes; not when rows are packed by chunks
     fetch_panels: bool = False  # hint at the next stored panel of the right operand while this one is used
+    streamed: bool = False  # a few rows: the right operand is read as it is stored (streams.py)
     parallel: bool = True
 
     def __post_init__(self) -> None:

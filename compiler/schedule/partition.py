@@ -47,21 +47,26 @@ def estimate(dim: Dim) -> int:
     return symbolic.evaluate(dim, values)
 
 
-def weight_of(stores: Sequence[Load], values: Sequence[Scalar]) -> int:
-    """Weight of one point: what it reads and writes, and what it computes."""
+def weight_of(stores: Sequence[Load], values: Sequence[Scalar], computing: bool = True) -> int:
+    """Weight of one point: what it reads and writes, and what it computes (unless that goes on meanwhile)."""
     traffic = sum(store.dtype.itemsize for store in stores)
     traffic += sum(load.dtype.itemsize for load in dict.fromkeys(x for v in values for x in scalars.loads(v)))
-    return traffic + BYTES_PER_CYCLE * sum(scalars.cost(value) for value in values)
+    return traffic + (BYTES_PER_CYCLE * sum(scalars.cost(value) for value in values) if computing else 0)
 
 
 def cut(
-    extents: Sequence[Dim], weight: int, units: Sequence[int] | None = None, total: Dim | None = None
+    extents: Sequence[Dim],
+    weight: int,
+    units: Sequence[int] | None = None,
+    total: Dim | None = None,
+    chunk: int | None = None,
 ) -> Cut | None:
     """Where to cut a nest whose points weigh `weight`; None when it is too small for threads.
 
     Blocks are multiples of the axis's unit (by default 1). A symbolic extent is always cut: it may be large.
-    `total` is the weight of everything, where `weight` is a guess.
+    `total` is the weight of everything, where `weight` is a guess; `chunk` that of a block, if not the usual one.
     """
+    chunk = chunk or CHUNK_BYTES
     units = units or [1] * len(extents)
     total = symbolic.product(extents) * weight if total is None else total
     if symbolic.less(total, SERIAL_BYTES) is True:
@@ -70,8 +75,8 @@ def cut(
     for axis in range(len(extents) - 1, -1, -1):
         extent, unit = extents[axis], units[axis]
         count = symbolic.ceildiv(extent, unit)
-        if not isinstance(count, int) or inner * count > CHUNK_BYTES or axis == 0:
-            steps = max(1, CHUNK_BYTES // inner)
+        if not isinstance(count, int) or inner * count > chunk or axis == 0:
+            steps = max(1, chunk // inner)
             return Cut(axis, balanced(extent, steps * unit, unit), tuple(units))
         inner *= count
     return None

@@ -2,6 +2,7 @@
 
     split       one loop into an outer loop of full blocks, an inner loop over a block, and a loop over the rest
     block       the same without a separate rest: the inner loop of the last block is shorter
+    alternate   take iterations from the first and the second half in turn
     reorder     exchange two perfectly nested loops
     fuse        two perfectly nested loops into one
     join        loops one after the other into one loop over all their iterations
@@ -10,6 +11,7 @@
     vectorize   a loop into lanes
     strip       the usual use of these: unrolled vectors, single vectors, masked rest
     parallelize iterations onto threads
+    fetched_ahead   ask for what later iterations will load
     stage       copy a box of a buffer to another one before a loop, and read it there
     hoist       what does not change in a loop out of it
     simplify    loops over one or no element, and decided conditions
@@ -25,12 +27,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import For, If, Let, Statement, Store, While, walk
+from ingot.compiler.ir.loops import For, If, Let, Prefetch, Statement, Store, While, walk
 from ingot.compiler.ir.scalar import Buffer, Const, Load, Local, Read, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import nodes, statement_scalars
 from ingot.compiler.schedule import build, dependence, scalars
 from ingot.compiler.schedule.statements import bound_buffers, copy, loads_in, rewrite_loads, stores, with_body
+
+LINE_BYTES = 64
 
 Rewrite = Callable[[For], "Sequence[Statement] | Statement"]
 
@@ -131,6 +135,20 @@ def block(loop: For, factor: Dim) -> For:
     extent = symbolic.minimum(factor, loop.extent - outer * factor)
     inner = symbolic.Variable(f"{name_of(loop)}_i", 0, extent - 1)
     return For(outer, blocks, (For(inner, extent, copy(loop.body, {loop.variable: outer * factor + inner})),))
+
+
+def alternate(loop: For) -> For:
+    """for v in n { S(v) }  ->  for i in ceil(n/2) { for h in 2 { S(ceil(n/2)*h + i) } }      the last h only if it is < n
+
+    when iterations are independent.
+    """
+    _require_serial(loop, "alternate")
+    _require_independent(loop, "alternate")
+    half = symbolic.ceildiv(loop.extent, 2)
+    place = symbolic.Variable(f"{name_of(loop)}_p", 0, half - 1)
+    sides = symbolic.minimum(2, loop.extent - half + 1 - place)
+    side = symbolic.Variable(f"{name_of(loop)}_h", 0, sides - 1)
+    return For(place, half, (For(side, sides, copy(loop.body, {loop.variable: side * half + place})),))
 
 
 def reorder(loop: For) -> For:
@@ -272,12 +290,17 @@ def parallelize(loop: For) -> For:
     return For(loop.variable, loop.extent, loop.body, "parallel")
 
 
-def strip(loop: For, width: int, vectors: int = 1) -> tuple[Statement, ...]:
-    """A loop over lanes: blocks of `vectors` unrolled vectors, then single vectors, then the masked rest."""
+def strip(loop: For, width: int, vectors: int = 1, interleaved: bool = False) -> tuple[Statement, ...]:
+    """A loop over lanes: blocks of `vectors` unrolled vectors, then single vectors, then the masked rest.
+
+    Interleaved ones are one vector of so many times the width: the code generator makes several registers of it and
+    alternates between them, instruction by instruction.
+    """
     result: list[Statement] = []
     main, tail = split(loop, width * vectors)
     if main is not None:
-        result.append(with_body(main, _whole_vectors(only_inner(main, "strip"), width)))
+        whole = width * vectors if interleaved else width
+        result.append(with_body(main, _whole_vectors(only_inner(main, "strip"), whole)))
     if tail is not None:
         result.extend(_rest_vectors(tail, width))
     return tuple(result)
@@ -336,6 +359,39 @@ def stage(loop: For, source: Buffer, box: Buffer, origin: Sequence[Dim]) -> tupl
 
     fill = build.nest([f"p{n}" for n in range(len(box.shape))], box.shape, element)
     return (*fill, *rewrite_loads((loop,), moved))
+
+
+Later = Callable[[Load], "Load | None"]  # what to ask for when something is loaded; None: nothing
+
+
+def fetched_ahead(statements: Sequence[Statement], later: Later, turn: int = 0, turns: int = 1) -> tuple[Statement, ...]:
+    """The statements with each innermost loop over vectors asking for the cache lines of what `later` says about what
+    it loads from memory in order. Hints: they may lie outside. Of `turns` that share the lines, this is `turn`."""
+    return tuple(_fetching(s, later, turn, turns) if isinstance(s, For) else s for s in statements)
+
+
+def _fetching(loop: For, later: Later, turn: int, turns: int) -> For:
+    inside = [s for s in walk(loop.body) if isinstance(s, For)]
+    if loop.kind == "parallel" or any(s.kind == "serial" for s in inside):
+        return with_body(loop, fetched_ahead(loop.body, later, turn, turns))
+    if loop.kind != "serial":
+        return loop
+    variables = [s.variable for s in inside if not isinstance(s.variable, int)]
+    hints: dict[tuple[Buffer, tuple[Dim, ...]], Statement] = {}
+    for load in dict.fromkeys(loads_in(loop.body)):
+        step = scalars.stride(load, loop.variable)
+        walked = any(scalars.stride(load, variable) == 1 for variable in variables)
+        if load.buffer.space != "global" or not walked or not isinstance(step, int) or step <= 0:
+            continue
+        first = scalars.substitute(load, dict.fromkeys(variables, 0))
+        wanted = later(first) if isinstance(first, Load) else None
+        if wanted is None:
+            continue
+        line = max(1, LINE_BYTES // load.dtype.itemsize)
+        for place in range(turn % turns * line, max(step, 1 + turn % turns * line), turns * line):
+            index = (*wanted.index[:-1], wanted.index[-1] + place)
+            hints[wanted.buffer, index] = Prefetch(wanted.buffer, index)
+    return with_body(loop, (*hints.values(), *loop.body))
 
 
 def hoist(loop: For) -> tuple[Statement, ...]:

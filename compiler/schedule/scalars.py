@@ -177,8 +177,8 @@ def offset(load: Load) -> Dim:
 
 _HEAVY = frozenset({
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "cbrt", "tanh", "sigmoid", "softplus", "erf",
-    "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma",
-    "digamma", "pow", "atan2", "mod", "fmod", "floordiv", "truncdiv",
+    "erfc", "gelu", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
+    "lgamma", "digamma", "pow", "atan2", "mod", "fmod", "floordiv", "truncdiv",
 })  # fmt: skip
 _MEDIUM = frozenset({"div", "sqrt", "rsqrt"})
 

@@ -28,7 +28,7 @@ from ingot.frontends.dsl.optim import Optimizer
 from ingot.frontends.dsl.progress import progress_bar
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace, Traced, argument_names, as_type, check_dims, flatten, running_user_code
-from ingot.runtime.storage import aligned_copy, replacing
+from ingot.runtime.storage import aligned_copies, replacing
 
 COUNT = "optimizer.count"
 
@@ -55,23 +55,21 @@ class Trainer:
         traced = self._trace(checked)
         self.graph: Graph = traced.graph
         self.executable = CompiledFunction(compile_graph(self.graph, chosen), traced, chosen.threads)
-        for name, array in self.states.items():
-            self.executable.bind_state(name, array)
+        self.executable.bind_states(self.states)
 
     # --- building --------------------------------------------------------------------------------------
 
     def _initial_states(self) -> dict[str, np.ndarray]:
         """Aligned memory for everything that is kept between steps; the model then uses that memory too."""
-        states: dict[str, np.ndarray] = {}
-        moved: dict[int, np.ndarray] = {}
         arrays = self.model.named_arrays()
-        for name, array in arrays.items():
-            states[name] = moved[id(array)] = aligned_copy(np.asarray(array))
+        wanted = {name: np.asarray(array) for name, array in arrays.items()}
         for name, array in self.model.named_parameters().items():
             wide = array.astype(np.float32) if array.dtype.itemsize < 4 else array
             for slot, value in self.optimizer.initial(wide).items():
-                states[f"optimizer.{name}.{slot}"] = aligned_copy(np.asarray(value))
-        states[COUNT] = aligned_copy(np.zeros((), np.int64))
+                wanted[f"optimizer.{name}.{slot}"] = np.asarray(value)
+        wanted[COUNT] = np.zeros((), np.int64)
+        states = dict(zip(wanted, aligned_copies(list(wanted.values())), strict=True))
+        moved = {id(array): states[name] for name, array in arrays.items()}
         for _, holder, key in list(self.model.slots()):
             old = vars(holder)[key] if isinstance(holder, Module) else holder[key]
             new = moved[id(old)]

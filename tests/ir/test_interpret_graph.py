@@ -14,7 +14,7 @@ from ingot.compiler.ir.symbolic import Symbol, evaluate
 from ingot.compiler.ir.types import TensorType, TupleType, Type, f32, f64, i64
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.elementwise import Add, Div
-from ingot.compiler.ops.structure import Broadcast, Get
+from ingot.compiler.ops.structure import Broadcast, Get, Transpose
 from tests.ir.random_ir import VALUES, Random, random_graph
 
 GRAPH = """\
@@ -218,3 +218,17 @@ def test_random_graphs_give_what_evaluation_by_hand_gives(seed: int):
             known[value] = replace(op, **changes).evaluate(*(known[a] for a in value.args))
     for found, output in zip(interpret.run_graph(graph, inputs), graph.outputs, strict=True):
         np.testing.assert_array_equal(found, known[output])
+
+
+def test_results_are_put_into_given_memory() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    builder = Builder()
+    given = builder.input("x", f32[2, 3])
+    turned = builder.emit(Transpose((1, 0)), given)
+    graph = Graph("g", builder.inputs, (turned, given, turned), ("a", "b", "c"))
+    rooms = [np.zeros((3, 2), np.float32), np.zeros((2, 3), np.float32), np.zeros((3, 2), np.float32)]
+    results = interpret.run_graph(graph, {"x": x}, into=rooms)
+    assert all(result is room for result, room in zip(results, rooms, strict=True))
+    np.testing.assert_array_equal(rooms[0], x.T)
+    np.testing.assert_array_equal(rooms[1], x)
+    np.testing.assert_array_equal(rooms[2], x.T)

@@ -101,6 +101,8 @@ def test_one_pool_serves_all_thread_counts() -> None:
     before = len(os.listdir("/proc/self/task"))
     assert [handle.address for handle in handles] == [0, 0, 0], "no threads before the first use"
     assert len(os.listdir("/proc/self/task")) == before
-    two, three, again = [handle.renew() for handle in handles]
+    for handle in handles:
+        handle.renew()
+    two, three, again = [handle.address for handle in handles]
     assert two == again != three
     assert len(os.listdir("/proc/self/task")) <= before + 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,17 @@ def test_register_tiles_fill_the_registers(rows, columns, width, registers, expe
     height, vectors = register_tile(rows, columns, width, registers)
     assert (height, vectors) == expected
     assert height * vectors + (vectors if height > 1 else 0) + 1 <= registers
+
+
+@pytest.mark.parametrize("cores", [2, 3, 4])
+@pytest.mark.parametrize(("rows", "columns", "points"), [(784, 128, 512), (784, 512, 128), (196, 1024, 256)])
+def test_threads_get_equally_many_blocks(rows, columns, points, cores):
+    """An odd number of blocks would leave one of two threads waiting while the other computes the last."""
+    kernel = kernels.matmul(rows, columns, points)
+    scheduled = schedule(kernel, replace(TARGET, cores=cores), ScheduleOptions(recipe="contraction"))
+    tiles = scheduled.decisions
+    blocks = -(-rows // tiles["row_block"]) * -(-columns // tiles["column_block"])
+    assert -(-blocks // cores) * cores <= 1.1 * blocks
 
 
 def test_tiles_must_divide_blocks():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.interpret import run_function
-from ingot.compiler.ir.loops import For, Function, If, Let, Statement, Store, walk
+from ingot.compiler.ir.loops import For, Function, If, Let, Prefetch, Statement, Store, walk
 from ingot.compiler.ir.scalar import Buffer, Const, Load, Local, Read, apply, constant
 from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.text import print_function
@@ -22,6 +22,10 @@ from ingot.compiler.schedule.primitives import ScheduleError
 
 n, m = Symbol("n"), Symbol("m")
 X, Y = Buffer("x", f32, (n, m)), Buffer("y", f32, (n, m))
+
+
+E, F = Buffer("e", f32, (70,)), Buffer("f", f32, (70,))
+PLACE = symbolic.Variable("i", 0, 63)
 
 
 def variable(name: str, extent: Dim) -> symbolic.Variable:
@@ -107,6 +111,41 @@ for i_o in (n + 7)//8 {
   }
 }"""
     )
+
+
+def test_alternate_takes_both_halves_in_turn():
+    assert (
+        text(primitives.alternate(double()))
+        == """\
+for i_p in (n + 1)//2 {
+  for i_h in min(2, n - i_p - (n + 1)//2 + 1) {
+    for j in m {
+      y[i_h*((n + 1)//2) + i_p, j] = x[i_h*((n + 1)//2) + i_p, j] + x[i_h*((n + 1)//2) + i_p, j]
+    }
+  }
+}"""
+    )
+
+
+def test_what_is_walked_through_is_fetched_ahead_once_a_line():
+    (main, *_) = primitives.strip(For(PLACE, 64, (Store(F, (PLACE,), Load(E, (PLACE,))),)), 8, 4)
+    assert isinstance(main, For)
+
+    def places(turn: int, turns: int) -> list[tuple[Dim, ...]]:
+        fetching = primitives.fetched_ahead((main,), lambda load: Load(load.buffer, (load.index[0] + 512,)), turn, turns)
+        hints = [s for s in walk(fetching) if isinstance(s, Prefetch)]
+        assert {hint.buffer for hint in hints} == {E}
+        return [hint.index for hint in hints]
+
+    first, second = (32 * main.variable + 512,), (32 * main.variable + 528,)
+    assert places(0, 1) == [first, second]
+    assert (places(0, 2), places(1, 2)) == ([first], [second])
+
+
+def test_interleaved_vectors_are_one_wide_one():
+    loops = primitives.strip(For(PLACE, 70, (Store(F, (PLACE,), Load(E, (PLACE,))),)), 8, 4, interleaved=True)
+    widths = [s.width for s in walk(loops) if isinstance(s, For) and s.kind == "vector"]
+    assert widths == [32, 8]
 
 
 def test_reorder_exchanges():
@@ -296,6 +335,8 @@ def product() -> For:
 REWRITES: dict[str, Callable[[For, int], Sequence[Statement] | Statement]] = {
     "split": lambda loop, factor: tuple(part for part in primitives.split(loop, factor) if part is not None),
     "block": primitives.block,
+    "alternate": lambda loop, factor: primitives.alternate(loop),
+    "interleave": lambda loop, factor: primitives.strip(loop, 2, factor, interleaved=True),
     "reorder": lambda loop, factor: primitives.reorder(loop),
     "fuse": lambda loop, factor: primitives.fuse(loop),
     "unroll": lambda loop, factor: primitives.unroll(loop),

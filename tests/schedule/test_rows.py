@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingot.compiler.ir.interpret import run_function, run_kernel
-from ingot.compiler.ir.loops import Alloc, Prefetch, Store, walk
+from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from tests.schedule import kernels
@@ -80,3 +80,17 @@ def test_results_larger_than_the_caches_bypass_them_in_the_last_sweep():
     assert {s.buffer.name for s in statements_of(Store, far, leaving=True) if s.streaming} == {"y"}
     assert not [s for s in statements_of(Store, far) if s.streaming]
     check(kernels.softmax((5, 40)), decisions={"streaming": True})
+
+
+@pytest.mark.parametrize("columns", [255, 256, 257, 700])
+def test_rows_that_bypass_the_caches_are_the_same(columns):
+    check(kernels.softmax((3, columns)), decisions={"streaming": True})
+    check(kernels.layer_norm((3, columns), columns), decisions={"streaming": True, "ahead": True})
+
+
+@pytest.mark.parametrize("columns", [31, 32, 33, 100, 600])
+def test_costly_values_are_computed_several_vectors_at_once(columns):
+    """The sum is gathered from them in vectors of the usual width, in the usual order."""
+    scheduled = check(kernels.softmax((3, columns)))
+    lanes = {s.width for s in walk(scheduled.function.body) if isinstance(s, For) and s.kind == "vector"}
+    assert (max(lanes) == 32) == (columns >= 32)

@@ -18,15 +18,21 @@ from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.shapes import Environment, bind_shapes, match_shape, specialise, symbols_of
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import TensorType, TupleType
+from ingot.runtime.storage import copy_into
 
 Observer = Callable[[Value, Any], None]
 
 
 def run_graph(
-    graph: Graph, inputs: Mapping[str, np.ndarray], *, observe: Observer | None = None
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray],
+    *,
+    observe: Observer | None = None,
+    into: Sequence[np.ndarray] | None = None,
 ) -> tuple[np.ndarray, ...]:
     """The outputs of the graph. `inputs` are the arguments and states by name; constants are the graph's own,
-    unless given too. `observe` sees every value with its array (or tuple of arrays), inputs first."""
+    unless given too. `observe` sees every value with its array (or tuple of arrays), inputs first. `into` is memory
+    for the outputs, which are then these arrays."""
     known = set(graph.input_names)
     surplus = [name for name in inputs if name not in known]
     if surplus:
@@ -40,7 +46,7 @@ def run_graph(
         if found is None:
             raise InterpreterError(f"graph {graph.name}: no value given for input {name!r}")
         arrays.append(np.asarray(found))
-    return run_region(graph, arrays, observe=observe)
+    return run_region(graph, arrays, observe=observe, into=into)
 
 
 def run_region(
@@ -49,6 +55,7 @@ def run_region(
     env: Environment | None = None,
     *,
     observe: Observer | None = None,
+    into: Sequence[np.ndarray] | None = None,
 ) -> tuple[np.ndarray, ...]:
     """The outputs of a graph for its inputs in order. `env` holds symbols that no input shape determines."""
     if len(args) != len(graph.inputs):
@@ -61,17 +68,26 @@ def run_region(
         if observe is not None:
             observe(value, array)
     body = graph.body
+    rooms = dict(zip(graph.outputs, into, strict=True)) if into is not None else {}
     remaining = _use_counts(graph, body)
     with np.errstate(all="ignore"):
         for value in body:
             arrays[value] = _evaluate(graph, value, [arrays.get(a) for a in value.args], dims)
+            if value in rooms:  # now, so that the result's own memory is free for the next
+                copy_into(rooms[value], arrays[value])
+                arrays[value] = rooms[value]
             if observe is not None:
                 observe(value, arrays[value])
             for arg in value.args:
                 remaining[arg] -= 1
                 if not remaining[arg]:
                     del arrays[arg]
-    return _own_results([arrays[v] for v in graph.outputs], args)
+    if into is None:
+        return _own_results([arrays[v] for v in graph.outputs], args)
+    for output, room in zip(graph.outputs, into, strict=True):
+        if arrays[output] is not room:  # an input, or an output twice
+            copy_into(room, arrays[output])
+    return tuple(into)
 
 
 def _own_results(results: Sequence[np.ndarray], args: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["name", "quoted", "integer", "float", "string", "sign", "end"]
 
+_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _PATTERN = re.compile(
-    r"""(?P<blank>[ \t\r\n]+|\#[^\n]*)
-      | (?P<float>\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)
+    r"""(?P<float>\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)
       | (?P<integer>\d+)
       | (?P<name>[^\W\d][\w.]*)
       | `(?P<quoted>(?:[^`\n]|``)*)`
@@ -33,8 +32,7 @@ class ParseError(ValueError):
         self.line, self.column = line, column
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     kind: Kind
     text: str  # a string's or quoted name's content, otherwise as written
     start: int
@@ -51,21 +49,21 @@ def place(text: str, position: int) -> tuple[int, int]:
 
 def tokenize(text: str) -> list[Token]:
     tokens: list[Token] = []
-    position = 0
+    blank, pattern = _BLANK.match, _PATTERN.match
+    position = blank(text).end()  # type: ignore[union-attr]  # it matches nothing, too
     while position < len(text):
-        match = _PATTERN.match(text, position)
+        match = pattern(text, position)
         if match is None:
             hint = "a string or name that does not end" if text[position] in '"`' else "no part of the IR's text"
             raise ParseError(f"{text[position]!r} is {hint}", *place(text, position))
-        kind = match.lastgroup or ""
+        kind, end = match.lastgroup or "", match.end()
         content = match.group(kind)
         if kind == "quoted":
             content = content.replace("``", "`")
         elif kind == "string":
             content = _string(text, content, position)
-        if kind != "blank":
-            tokens.append(Token(kind, content, position, match.end()))  # type: ignore[arg-type]
-        position = match.end()
+        tokens.append(Token(kind, content, position, end))  # type: ignore[arg-type]
+        position = blank(text, end).end()  # type: ignore[union-attr]
     tokens.append(Token("end", "", len(text), len(text)))
     return tokens
 
@@ -105,7 +103,8 @@ class Cursor:
 
     def at(self, *texts: str) -> bool:
         """Whether the next token is one of these signs or words (a quoted name is never a word)."""
-        return self.token.kind in ("sign", "name") and self.token.text in texts
+        token = self.tokens[self.position]
+        return token.text in texts and token.kind in ("sign", "name")
 
     def accept(self, *texts: str) -> str | None:
         return self.next().text if self.at(*texts) else None

@@ -11,6 +11,8 @@ tile; all other axes are loops. Reduced axes are cut into chunks of at most CHAI
         for each panel of columns          pack right(k, n) of the panel into a buffer that stays in the first cache
           for each tile of rows            the micro-kernel (tile.py); between chunks its sums wait in memory
 
+A few rows use little of the right operand twice: they read it as it is stored (streams.py).
+
 Packing evaluates the operand's expression once per element, whatever it is: transposed, strided, padded, converted.
 
 Invariant: each output is a chain of fused multiply-adds over a chunk, in the order of the reduced axes, and its
@@ -37,6 +39,7 @@ from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.streams import StreamNest
 from ingot.compiler.target import Target
 
 CHAIN = 256  # products in one chain: a panel of the right operand then takes half of the first cache
@@ -46,6 +49,8 @@ MANY_COLUMNS = 256  # columns that pay for packing plain rows
 WIDEST_BLOCK = 4096  # columns of a block
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
+STREAMED_ROWS = 6  # most rows for which the right operand is read as it is stored
+STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the left operand stay in registers, and else
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 MOST_VECTORS = 8  # of a register tile: a single row
 SUMS = 8  # sums of a tile that hide the latency of a multiply-add
@@ -70,7 +75,10 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     form = found.form
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
-    nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
+    if tiles.streamed:
+        nest = StreamNest(found, tiles, target)
+    else:
+        nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
     fill = elementwise.fill([each.points for each in padding], form.views, target, options)
     body = simplify((*fill, *nest.statements()))
     scratch = (*(each.buffer for each in padding), *nest.scratch)
@@ -145,10 +153,13 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     vectors = _whole_blocks(found, vectors, width)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
-    pack_left = _pack_left(found, columns)
+    streamed = options.decisions.get("streamed", _streamed(found, columns, target))
+    pack_left = not streamed and _pack_left(found, columns)
     along = any(scalars.stride(load, form.reduced[-1]) == 1 for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
     mc, nc = _blocks(found, rows, columns, target)
+    if streamed:
+        nc = _strip(found, columns, target)
     row_block, outer_rows = _divided(form, found.row_axes, mc, rows)
     column_block, outer_columns = _divided(form, found.column_axes, nc, columns)
     return ContractionTiles(
@@ -161,12 +172,13 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         outer_columns=outer_columns,
         column_block=column_block,
         chain=CHAIN,
-        pack_right=_pack_right(found, rows, columns, target),
+        pack_right=not streamed and _pack_right(found, rows, columns, target),
         pack_left=pack_left,
         left_steps=left_steps,
-        unroll=max(UNROLL, left_steps),
+        unroll=_streams(rows, target) if streamed else max(UNROLL, left_steps),
         chunks_inside=_rows_stay(found, row_block, outer_rows, target),
         fetch_panels=_fetch_panels(found, width, target),
+        streamed=streamed,
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
 
@@ -253,6 +265,38 @@ def _fetch_panels(found: Contraction, width: int, target: Target) -> bool:
     return large and scalars.group_stride(right, found.form.kept[-1], width) == 1
 
 
+def _streamed(found: Contraction, columns: int, target: Target) -> bool:
+    """Whether there are so few rows that reading the right operand takes the time: it is larger than the first cache,
+    and stored along its columns, more of them than a tile has."""
+    form, right = found.form, found.right
+    rows = form.kept_extents[found.row_axes[0]] if found.row_axes else 1
+    if len(form.reduced) != 1 or len(form.kept) != len(found.row_axes) + 1 or len(found.row_axes) > 1:
+        return False
+    if not isinstance(rows, int) or rows > STREAMED_ROWS or not isinstance(right, Load):
+        return False
+    if not _is_plain(right, found) or scalars.stride(right, form.kept[-1]) != 1:
+        return False
+    far = symbolic.less(target.l1_bytes, right.buffer.type.size * right.dtype.itemsize) is not False
+    deep = symbolic.less(STREAMS[0], form.reduced_extents[0]) is not False
+    return far and deep and symbolic.less(columns, form.kept_extents[-1]) is True
+
+
+def _streams(rows: int, target: Target) -> int:
+    """Rows of the right operand that are read side by side."""
+    most, least = STREAMS
+    return most if rows * most <= target.vector_registers else least
+
+
+def _strip(found: Contraction, columns: int, target: Target) -> int:
+    """Columns whose sums wait in the first cache; fewer where there is a single chunk to divide among threads."""
+    form = found.form
+    extent = _known(form.kept_extents[-1], WIDEST_BLOCK)
+    if symbolic.less_equal(form.reduced_extents[0], CHAIN) is True:
+        extent = -(-extent // max(LEAST_BLOCKS, 2 * target.cores))
+    widest = target.l1_bytes // 2 // form.accumulations[0].dtype.itemsize
+    return -(-min(widest, extent) // columns) * columns
+
+
 def _pack_left(found: Contraction, columns: int) -> bool:
     """Rows are packed when there are enough columns to pay for it: always for an expression, and for plain memory
     when it is too large to stay near, because panels then come in the order in which they are used. Windows that
@@ -293,7 +337,7 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tupl
     """(mc, nc): rows and columns of a parallel block.
 
     A block of rows of the left operand stays in the second cache. Among the ways to cut that leave threads enough
-    blocks the one is taken that fetches and packs the operands the fewest times.
+    blocks the one is taken that fetches and packs the operands the fewest times and ends when all threads do.
     """
     form = found.form
     all_rows, all_columns = _product(form, found.row_axes), _product(form, found.column_axes)
@@ -310,7 +354,18 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tupl
         for a, b in itertools.product(range(1, enough + 1), repeat=2)
         if a * b * given >= enough
     ]
-    return min(sizes, key=lambda size: PACKING_COST / size[0] + FETCHING_COST / size[1])
+    batches = _known(_product(form, batch), 1)
+
+    def time(size: tuple[int, int]) -> float:
+        blocks = batches * _count(all_rows, size[0]) * _count(all_columns, size[1])
+        return _waiting(blocks, target.cores) * (1 + PACKING_COST / size[0] + FETCHING_COST / size[1])
+
+    return min(sizes, key=time)
+
+
+def _waiting(blocks: int, threads: int) -> float:
+    """The time that equal blocks take on some threads, in the time they would take if they could be divided."""
+    return -(-blocks // threads) * threads / blocks
 
 
 def _divided(

@@ -2,31 +2,36 @@
 
 Threads take blocks of rows. A row is swept in as few passes as its reductions allow; reductions are gathered in
 vectors (lanes.py) and their results are scalars; a row vector that is expensive and needed again stays on the stack,
-or in scratch memory when rows are long. Rows that come from memory are fetched while the row before is computed, and
-results that no cache could hold are stored past the caches.
+or in scratch memory when rows are long. Rows that come from memory are fetched while the row before is computed, from
+both halves of a chunk in turn (two series of addresses arrive faster than one), and results that no cache could hold
+are stored past the caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir import scalar as ir
-from ingot.compiler.ir.loops import Alloc, For, Let, Prefetch, Statement, Store
+from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.lanes import Accumulator
-from ingot.compiler.schedule.primitives import block, fuse, parallelize, simplify
+from ingot.compiler.schedule.primitives import block, fetched_ahead, fuse, parallelize, simplify
+from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, in_place_pairs, items_of
 from ingot.compiler.target import Target
 
 STACK_BYTES = 16 << 10  # what one row may keep on the stack
 ASSUMED_ROW = 1024  # elements of a row of symbolic length, where its weight matters
+FAR_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when no cache holds them
+SWEEP_VECTORS = 4  # that a sweep without a reduction computes at a time
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class RowDecision:
     chunk: int  # rows of that axis in a chunk; 0: no threads
     passes: int  # sweeps over a row
     ahead: bool = False  # whether the next row is fetched meanwhile
+    far: bool = False  # whether rows come from memory, so that the halves of a chunk take turns
     streaming: bool = False  # whether what the last sweep stores bypasses the caches
 
 
@@ -80,16 +86,18 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
     items = [item for each in passes for item in each.items]
     widest = max((node.dtype.compute.itemsize for item in items for node in scalars.nodes(item.value)), default=4)
     width = max(1, target.vector_bytes // widest)
+    reads = _reads(passes)
+    far = reads > target.l3_bytes
     axis, chunk = -1, 0
     if options.parallel and extents:
         known = all(isinstance(symbolic.product(item.extents), int) for item in items)
         total = None if known else partition.SERIAL_BYTES * symbolic.product(extents)
-        cut = partition.cut(extents, max(1, sum(map(_weight, items))), total=total)
+        row = max(1, sum(map(_weight, items))) if not far else max(1, reads // math.prod(map(partition.estimate, extents)))
+        cut = partition.cut(extents, row, total=total, chunk=FAR_CHUNK if far else None)
         if cut is not None:
             axis, chunk = cut.axis, cut.block
-    return RowDecision(
-        width, axis, chunk, len(passes), _reads(passes) > target.l2_bytes, streaming(passes, target, options)
-    )
+    streams = streaming(passes, target, options)
+    return RowDecision(width, axis, chunk, len(passes), reads > target.l2_bytes, far, streams)
 
 
 def _reads(passes: Sequence[Pass]) -> int:
@@ -123,8 +131,10 @@ def _row_loops(
     statements = body
     for axis in range(len(rows) - 1, -1, -1):
         loop = For(rows[axis], extents[axis], statements)
-        if decision.chunk and axis == decision.axis:
-            loop = parallelize(block(loop, decision.chunk) if decision.chunk > 1 else loop)
+        if decision.chunk > 1 and axis == decision.axis:
+            loop = parallelize(block(loop, decision.chunk))
+        elif decision.chunk and axis == decision.axis:
+            loop = parallelize(loop)
         elif decision.chunk and axis < decision.axis:
             loop = fuse(parallelize(loop))
         statements = (loop,)
@@ -153,7 +163,7 @@ class _Row:
         for number, each in enumerate(self.passes):
             self.sweep = number
             for group in _same_axes(each.items):
-                result.extend(self._sweep(group))
+                result.extend(self._fetching(self._sweep(group)))
             for item in each.scalars:
                 result.extend(self._scalar(item, self._resolved(item.value)))
         return tuple(result)
@@ -240,11 +250,17 @@ class _Row:
         def point(index: tuple[Dim, ...], slot: Dim) -> list[Statement]:
             return self._point(points, stored, accumulators, index, slot)
 
+        if not accumulators and self._bypassing and len(points.extents) == 1 and points.extents[0] != 0:
+            return self._streamed(points, point)
         if not accumulators:
             return _plain_sweep(points.extents, self.width, point)
         only = [accumulator for _, accumulator, _ in accumulators]
         result = [statement for accumulator in only for statement in lanes.declare(accumulator)]
-        result.extend(lanes.reduce_axes(points.extents, self.width, only, point))
+        steps = None
+        if any(scalars.cost(value) > elementwise.CHEAP for value in points.values):
+            steps, stages = self._two_steps(points, stored, accumulators)
+            result.extend(map(Alloc, stages))
+        result.extend(lanes.reduce_axes(points.extents, self.width, only, point, steps))
         for item, accumulator, _ in accumulators:
             result.extend(self._scalar(item, ir.cast(lanes.across(accumulator, self.width), item.value.dtype)))
         return tuple(result)
@@ -272,28 +288,111 @@ class _Row:
             computed[mark.buffer] = Read(local)
             at = rewriter.scalar(place)
             assert isinstance(at, Load)
-            last = self.decision.streaming and self.sweep == len(self.passes) - 1
-            stores.append(Store(at.buffer, at.index, Read(local), last and at.buffer.space == "global"))
+            stores.append(Store(at.buffer, at.index, Read(local)))
         for _, accumulator, number in accumulators:
             result.append(accumulator.add(slot, rewriter.scalar(points.values[number]), self.target))
-        return [*self._fetch(points, mapping), *result, *stores]
+        return [*result, *stores]
 
-    def _fetch(self, points: Points, mapping: Mapping[Dim, Dim]) -> list[Statement]:
-        """The next row of what the first sweep reads is on its way during the sweep that computes the most."""
-        costs = [sum(scalars.cost(item.value) for item in each.items) for each in self.passes]
-        if not self.decision.ahead or isinstance(self.row, int) or not points.variables:
-            return []
-        if self.sweep != costs.index(max(costs)):
-            return []
-        following: dict[Dim, Dim] = {**mapping, self.row: self.row + 1}
-        found: dict[Load, None] = {}
-        for value in points.values:
-            for load in scalars.loads(value):
-                near = load.buffer.space != "global" or scalars.stride(load, points.variables[-1]) != 1
-                if not near and scalars.stride(load, self.row) not in (0, None):
-                    found[load] = None
-        places = [scalars.substitute(load, following) for load in found]
-        return [Prefetch(place.buffer, place.index) for place in places if isinstance(place, Load)]
+    def _two_steps(
+        self,
+        points: Points,
+        stored: Sequence[tuple[int, Load]],
+        accumulators: Sequence[tuple[Item, Accumulator, int]],
+    ) -> tuple[lanes.Steps, list[Buffer]]:
+        """Costly values of several vectors at once, so that the latency of one hides behind the others; then what is
+        gathered from them. With the buffers that are between the two."""
+        slots = lanes.VECTORS * self.width
+        stages = {
+            number: Buffer("values", points.values[number].dtype, (slots,), "stack")
+            for _, _, number in accumulators
+            if scalars.cost(points.values[number]) > elementwise.CHEAP
+        }
+
+        def first(index: tuple[Dim, ...], slot: Dim) -> list[Statement]:
+            statements = self._point(points, stored, (), index, slot)
+            kept = {s.local.name: Read(s.local) for s in statements if isinstance(s, Let)}
+            value_of = self._values(points, index, {mark.buffer: kept[mark.buffer.name] for _, mark in stored})
+            return [*statements, *(Store(stage, (slot,), value_of(number)) for number, stage in stages.items())]
+
+        def then(index: tuple[Dim, ...], slot: Dim) -> list[Statement]:
+            mapping = dict(zip(points.variables, index, strict=True))
+            places = {
+                mark.buffer: scalars.substitute(place, mapping)
+                for place, (_, mark) in zip(points.stores, stored, strict=True)
+            }
+            value_of = self._values(points, index, places)
+            return [
+                accumulator.add(
+                    slot, Load(stages[number], (slot,)) if number in stages else value_of(number), self.target
+                )
+                for _, accumulator, number in accumulators
+            ]
+
+        return lanes.Steps(first, then), list(stages.values())
+
+    def _values(self, points: Points, index: Sequence[Dim], computed: Mapping[Buffer, Scalar]) -> Callable[[int], Scalar]:
+        """The values of the points at an index, with what is computed already in place of its marks."""
+        rewriter = scalars.Rewriter(
+            dict(zip(points.variables, index, strict=True)),  # type: ignore[arg-type]
+            lambda node: computed.get(node.buffer) if isinstance(node, Load) else None,
+        )
+        return lambda number: rewriter.scalar(points.values[number])
+
+    @property
+    def _bypassing(self) -> bool:
+        """Whether what the sweep stores goes past the caches."""
+        return self.decision.streaming and self.sweep == len(self.passes) - 1
+
+    def _streamed(self, points: Points, point: lanes.RowPoint) -> tuple[Statement, ...]:
+        """Whole blocks are computed into a stage and written from there in one go (see `elementwise`)."""
+        (extent,) = points.extents
+        size = elementwise.STAGE
+
+        def element(b: Dim, stage: Buffer, place: Load, at: Dim) -> list[Statement]:
+            found = scalars.substitute(place, {points.variables[0]: b * size + at})
+            assert isinstance(found, Load)
+            return [Store(found.buffer, found.index, Load(stage, (at,)), streaming=True)]
+
+        def computed(b: Dim) -> tuple[Statement, ...]:
+            stages = [Buffer(f"{p.buffer.name}_stage", p.buffer.dtype, (size,), "stack") for p in points.stores]
+
+            def staged(index: Dim, slot: Dim) -> list[Statement]:
+                free = iter(stages)
+                statements = point((index,), slot)
+                return [
+                    Store(next(free), (index - b * size,), s.value) if isinstance(s, Store) else s for s in statements
+                ]
+
+            result = [*map(Alloc, stages), *lanes.lane_loops(size, self.width, SWEEP_VECTORS, staged, b * size, interleaved=True)]
+            for stage, place in zip(stages, points.stores, strict=True):
+                result += elementwise.written(size, lambda at, stage=stage, place=place: element(b, stage, place, at))
+            return tuple(result)
+
+        done = extent // size
+        rest = lanes.lane_loops(
+            extent % size, self.width, 1, lambda index, slot: point((index,), slot), done * size
+        )
+        return (*build.loop("b", done, computed), *rest)
+
+    def _fetching(self, sweep: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """The next row of what this sweep reads is on its way during the sweeps that compute the most."""
+        if not self.decision.ahead or isinstance(self.row, int):
+            return sweep
+        costs = [
+            sum(scalars.cost(i.value) * partition.estimate(symbolic.product(i.extents)) for i in each.items)
+            for each in self.passes
+        ]
+        chosen = [number for number, cost in enumerate(costs) if 2 * cost >= max(costs)]
+        if self.sweep not in chosen:
+            return sweep
+
+        def later(load: Load) -> Load | None:
+            if scalars.stride(load, self.row) in (0, None):
+                return None
+            moved = scalars.substitute(load, {self.row: self.row + 1})
+            return moved if isinstance(moved, Load) else None
+
+        return fetched_ahead(sweep, later, chosen.index(self.sweep), len(chosen))
 
     def _single(
         self,
@@ -317,7 +416,9 @@ def _plain_sweep(extents: Sequence[Dim], width: int, point: lanes.RowPoint) -> t
     """Every index once, nothing reduced."""
 
     def row(*outer: Dim) -> tuple[Statement, ...]:
-        return lanes.lane_loops(extents[-1], width, 2, lambda index, slot: point((*outer, index), slot))
+        return lanes.lane_loops(
+            extents[-1], width, SWEEP_VECTORS, lambda index, slot: point((*outer, index), slot), interleaved=True
+        )
 
     return build.nest([f"r{n}" for n in range(len(extents) - 1)], extents[:-1], row)
 

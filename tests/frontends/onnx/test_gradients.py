@@ -6,12 +6,11 @@ architectures; `python -m benchmarks.real_models gradients` the real ones.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ingot
 from benchmarks.real_models.gradients import Verdict, check, widened
@@ -107,29 +106,42 @@ def test_the_suite(converted: Mapping[str, Case], chunk: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-UNVERIFIED = pytest.mark.known_bug(
-    "with the filled-in weights of this file the difference quotient and the gradient do not agree; which is off is not known"
-)
+def with_random_weights(model: onnx.ModelProto, generator: np.random.Generator) -> onnx.ModelProto:
+    """The architecture with weights as training begins with them.
 
-
-def light_models() -> list[Any]:
-    verified = ("light_inception_v2",)
-    return [
-        pytest.param(path, id=path.stem, marks=() if path.stem in verified else UNVERIFIED)
-        for path in sorted(LIGHT.glob("*.onnx"))
-    ]
+    The files fill every weight with 0.02: values grow from layer to layer up to 1e50 and more, all channels are equal,
+    and the softmax at the end is where no difference quotient tells a slope.
+    """
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    graph = changed.graph
+    given = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    kept = []
+    for node in graph.node:
+        if node.op_type != "ConstantOfShape":
+            kept.append(node)
+            continue
+        shape = [int(size) for size in given[node.input[0]]]
+        if len(shape) > 1:
+            values = generator.standard_normal(shape) * np.prod(shape[1:]) ** -0.5
+        else:
+            values = generator.uniform(0.5, 1.5, shape)  # scales and variances are positive
+        graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), node.output[0]))
+    del graph.node[:]
+    graph.node.extend(kept)
+    return changed
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("path", light_models())
+@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
 def test_light_architectures(path: Path) -> None:
-    model = onnx.load(path)
-    weights = {tensor.name for tensor in model.graph.initializer}
     generator = np.random.default_rng(0)
+    model = with_random_weights(onnx.load(path), generator)
+    weights = {tensor.name for tensor in model.graph.initializer}
     given = {
         i.name: generator.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(np.float32)
         for i in model.graph.input
         if i.name not in weights
     }
     verdict = check(model, given)
-    assert acceptable(verdict), str(verdict)
+    assert verdict.is_right, str(verdict)

@@ -1,0 +1,52 @@
+"""Memory: alignment, and copies that are those of NumPy whatever way they take."""
+
+import numpy as np
+import pytest
+
+from ingot.runtime.abi import ALIGNMENT
+from ingot.runtime.storage import address_of, aligned_copies, aligned_together, copy_into
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1, 64, 65, 0, 7], [1 << 20, 3, 1 << 21]])
+def test_pieces_are_aligned_writeable_and_apart(sizes: list[int]) -> None:
+    pieces = aligned_together(sizes)
+    for number, piece in enumerate(pieces):
+        assert address_of(piece) % ALIGNMENT == 0
+        assert piece.flags.writeable
+        piece[...] = number
+    assert [piece.nbytes for piece in pieces] == sizes
+    assert all((piece == number).all() for number, piece in enumerate(pieces))
+
+
+def test_only_what_is_not_aligned_or_not_in_order_is_copied(rng: np.random.Generator) -> None:
+    (memory,) = aligned_together([1024])
+    fit = memory[:512].view(np.float32)
+    fit[...] = rng.random(128)
+    shifted, turned = fit[1:], fit.reshape(8, 16).T
+    scalar = np.array(3.5)
+    copies = aligned_copies([fit, shifted, turned, scalar, shifted])
+    assert copies[0] is fit
+    for copy, array in zip(copies, [fit, shifted, turned, scalar, shifted], strict=True):
+        np.testing.assert_array_equal(copy, array)
+        assert copy.shape == array.shape
+        assert copy.dtype == array.dtype
+        assert copy.flags.c_contiguous
+        assert address_of(copy) % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.float64])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.reshape(6, 2, 12).transpose(1, 0, 2),  # short rows: moved as units
+        lambda x: x.reshape(6, 24).T,  # no rows
+        lambda x: x.reshape(6, 24)[:, ::-1],
+        lambda x: x[:0].reshape(0, 4),
+        lambda x: x[:1].reshape(()),
+    ],
+)
+def test_copies_are_those_of_numpy(view, dtype: type, rng: np.random.Generator) -> None:
+    array = view(rng.integers(-100, 100, 144).astype(dtype))
+    room = np.full(array.shape, 77, dtype)
+    copy_into(room, array)
+    np.testing.assert_array_equal(room, array)
