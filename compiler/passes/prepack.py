@@ -5,7 +5,8 @@
 with w cut into blocks of columns, each contiguous: reading a block is one stream, and nothing is packed at
 run time. Done for weights that are constant, or captured by a loop (the cutting then leaves the loop); the product
 itself reads through `unblock`. A block is as wide as the register tile: two vectors, or more when there are few
-rows to share it. The last block is filled up with zeros that nobody reads.
+rows to share it. The last block is filled up with zeros that nobody reads. A weight of one block only has to lie row
+by row.
 """
 
 from __future__ import annotations
@@ -87,10 +88,10 @@ class Prepack(Pass):
         rows = _rows(value, op)
         vectors = VECTORS_OF_ROW if isinstance(rows, int) and rows <= FEW_ROWS else VECTORS_OF_TILE
         block = self._columns(extent, depth, vectors, value.tensor.dtype)
-        if block is None:
+        if block is None and (op.right[0] != column or extent == 1):  # one column is a row as it lies
             return None
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
-        columns = matrix.apply(Block(block)).apply(Unblock(extent))
+        columns = matrix if block is None else matrix.apply(Block(block)).apply(Unblock(extent))
         return builder.emit(replace(op, right=summed + column), x, columns.value)
 
     def _columns(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:

@@ -42,7 +42,7 @@ from ingot.compiler.ir.symbolic.polynomial import (
 )
 from ingot.compiler.ir.symbolic.proofs import bounds, interval, proves_nonnegative, proves_positive
 
-MEMO_ENTRIES = 1 << 13
+MEMO_ENTRIES = 1 << 15
 SIMPLIFY_RANK = 24  # deeper nests of divisions are kept as written
 SPLIT_STEPS = 16  # rounds of polynomial long division
 

@@ -36,7 +36,7 @@ from ingot.compiler.ir.symbolic.expression import (
 )
 from ingot.compiler.ir.symbolic.polynomial import build_combined, polynomial_in
 
-MEMO_ENTRIES = 1 << 13
+MEMO_ENTRIES = 1 << 15
 PROOF_TERMS = 64  # larger sums are only bounded by the intervals of their terms
 PROOF_STEPS = 64  # eliminations in one proof
 PROOF_CASES = 16  # combinations of arguments of minima and maxima that are told apart
