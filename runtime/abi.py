@@ -24,6 +24,12 @@ convention):
 `ingot_entry_profile(ptr buffers, ptr dims, ptr arena, ptr pool, ptr failure, ptr times) -> i32`
     Optional.  The same, and adds the nanoseconds spent in kernel k of the manifest to the i64 `times[k]`.
 
+`ingot_call(ptr record) -> i32`
+    Runs an entry on NumPy arrays: the words of `record` are those of `Word`.  Puts the data pointers of the arguments
+    and of the results into the table of buffers and calls the entry, whose result it returns; or returns `UNUSUAL`
+    and runs nothing when an argument is not just what the program reads: an array, no subclass, of the very dtype
+    object and the shape of its check, C-contiguous and aligned.
+
 `ingot_arena_bytes(ptr dims) -> i64`
     Exact scratch size for those dims; negative when it does not fit 63 bits.
 
@@ -43,11 +49,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALIGNMENT = 64
 
 ENTRY = "ingot_entry"
 ENTRY_PROFILE = "ingot_entry_profile"
+CALL = "ingot_call"
 ARENA_BYTES = "ingot_arena_bytes"
 SHAPES = "ingot_shapes"
 POOL_CREATE = "ingot_pool_create"
@@ -56,9 +63,43 @@ POOL_DESTROY = "ingot_pool_destroy"
 PARALLEL_FOR = "ingot_parallel_for"
 
 POOL_EXPORTS = (POOL_CREATE, POOL_GROW, POOL_DESTROY, PARALLEL_FOR)
-REQUIRED_EXPORTS = (ENTRY, ARENA_BYTES, SHAPES, *POOL_EXPORTS)
+REQUIRED_EXPORTS = (ENTRY, CALL, ARENA_BYTES, SHAPES, *POOL_EXPORTS)
 
 FAILURE_WORDS = 4
+
+UNUSUAL = -1  # what `ingot_call` returns when it did not run; failures are positive
+USABLE = 0x101  # NumPy's flags: C-contiguous and aligned
+
+
+class Word(IntEnum):
+    """The record of `ingot_call`, in words of 64 bits."""
+
+    BUFFERS = 0  # as for the entry, with states and constants filled in
+    DIMS = 1
+    ARENA = 2
+    POOL = 3
+    FAILURE = 4
+    TIMES = 5  # a sixth argument, which only the profiling entry reads
+    ENTRY = 6  # the function to run
+    HEADER = 7  # bytes of a Python object before its own fields; its type is the last word of them
+    ITEMS = 8  # bytes of a Python tuple before its items
+    ARRAY = 9  # the type of arrays
+    ARGUMENTS = 10  # a tuple of as many objects as there are inputs
+    INPUT_COUNT = 11
+    CHECKS = 12  # for each input: its dtype object, its rank, its extents
+    RESULTS = 13  # a tuple of arrays
+    RESULT_COUNT = 14
+    SLOTS = 15  # for each result its place in the table of buffers
+
+
+class Field(IntEnum):
+    """NumPy's binary interface: bytes from the end of an array's object header to its fields."""
+
+    DATA = 0
+    RANK = 8  # 32 bits
+    SHAPE = 16
+    DTYPE = 40
+    FLAGS = 48  # 32 bits
 
 # C library functions that generated code may call: what LLVM emits by itself for memory intrinsics and
 # floating-point remainders, and what the thread pool needs.  Nothing here touches files, the environment or

@@ -1,7 +1,7 @@
 """A program that can be called: NumPy arrays in, NumPy arrays out.
 
-A call checks its arguments, fills a table of pointers and makes one foreign call, a few microseconds in all;
-nothing is allocated but the outputs.  What does not change between calls (pointers of constants and states, shapes, the arena) is
+A call allocates its outputs and makes one foreign call, which checks the arguments and fills a table of pointers; a
+microsecond or two in all.  What does not change between calls (pointers of constants and states, shapes, the arena) is
 kept in contexts, one per call in flight, so several Python threads may call one executable at once.
 Programs that update states run one call at a time.
 
@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 
 from ingot.runtime import abi
+from ingot.runtime.abi import Word
 from ingot.runtime.arguments import check_shape, check_target, convert_argument, order_arguments
+from ingot.runtime.context import Context
 from ingot.runtime.errors import ArgumentError, ExecutionError, IngotRuntimeError, OutOfMemoryError
 from ingot.runtime.loader import LoadedImage
 from ingot.runtime.manifest import DimSpec, TensorSpec
@@ -32,47 +34,13 @@ from ingot.runtime.profile import Profile
 from ingot.runtime.program import PathLike, Program
 from ingot.runtime.report import Report
 from ingot.runtime.shapes import Plan, Planner
-from ingot.runtime.storage import address_of, aligned_copies, aligned_empty, reference_to, result_array
+from ingot.runtime.storage import address_of, aligned_copies, aligned_empty, result_array
 from ingot.runtime.threads import PoolHandle, shared_pool, thread_limit
 
-# No declared arguments: what a call passes are references made once, and these need no conversion.
-_ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32)
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int32)  # no declared arguments: a reference needs no conversion
 _ARRAY = np.ndarray
 _EMPTY = np.empty
-_USABLE = 0x101  # NumPy's flags: C-contiguous and aligned
-
-Entry = Callable[..., int]
-
-
-class _Context:
-    """Pointers and scratch memory of one call in flight, and references to them as the entry point takes them."""
-
-    __slots__ = (
-        "arena", "arena_address", "arena_bytes", "arena_reference",
-        "failure", "failure_reference", "pointers", "pointers_reference",
-    )  # fmt: skip
-
-    def __init__(self, pointers: Sequence[int]) -> None:
-        self.pointers = (ctypes.c_size_t * len(pointers))(*pointers)
-        self.pointers_reference = ctypes.byref(self.pointers)
-        self.failure = (ctypes.c_int64 * abi.FAILURE_WORDS)()
-        self.failure_reference = ctypes.byref(self.failure)
-        self.arena: np.ndarray | None = None
-        self.arena_address = 0
-        self.arena_bytes = 0
-        self.arena_reference: object = None
-
-    def grow(self, size: int) -> None:
-        self.arena = None  # release the old one first: both together may not fit
-        try:
-            self.arena = aligned_empty((size,), np.dtype(np.uint8), size)
-        except MemoryError:
-            raise OutOfMemoryError(
-                f"no room for the program's {size} bytes of scratch memory; compile with a memory_budget"
-            ) from None
-        self.arena_address = address_of(self.arena)
-        self.arena_reference = reference_to(self.arena_address)
-        self.arena_bytes = size
+_ARGUMENTS, _RESULTS, _POOL = int(Word.ARGUMENTS), int(Word.RESULTS), int(Word.POOL)
 
 
 class Executable:
@@ -87,16 +55,15 @@ class Executable:
         self.threads = threads if threads is not None else thread_limit()
         self._image = LoadedImage(program.image)
         self._planner = Planner(manifest, self._image)
-        self._entry = _ENTRY(self._image.address(abi.ENTRY))
+        self._call = _CALL(self._image.address(abi.CALL))
         self._pool: PoolHandle | None = None
         if manifest.parallel and self.threads > 1:
             self._pool = shared_pool(self._image, self.threads)
         self._input_count = len(manifest.inputs)
         first_output = self._input_count + len(manifest.states) + len(manifest.constants)
-        slots = [
+        self._result_slots = [
             first_output + index for index, spec in enumerate(manifest.outputs) if spec.name not in manifest.aliases
         ]
-        self._result_slots = list(enumerate(slots))
         self._arrange: Callable[[Any], Any] | None = None  # what callers get, made of what the program returns
         self._constants = aligned_copies([program.constants[spec.name] for spec in manifest.constants])
         self._states = {spec.name: state for spec in manifest.states if (state := self._initial(spec)) is not None}
@@ -175,9 +142,9 @@ class Executable:
         `out`: an array (or a sequence of arrays or None) to write the outputs into.
         """
         if self._lock is None:
-            result = self._run(self._entry, args, kwargs, out)
+            result = self._run(self._contexts, args, kwargs, out)
         else:
-            result = self._run_alone(self._entry, args, kwargs, out)
+            result = self._run_alone(self._contexts, args, kwargs, out)
         return result if self._arrange is None else self._arrange(result)
 
     def profile(self, *args: object, repeat: int = 10, **kwargs: object) -> Profile:
@@ -185,18 +152,13 @@ class Executable:
         if abi.ENTRY_PROFILE not in self._image:
             raise IngotRuntimeError("this program has no profiling entry point; compile it with profile=True")
         kernels = self.program.manifest.kernels
-        profiled = _ENTRY(self._image.address(abi.ENTRY_PROFILE))
         times = array.array("q", bytes(8 * max(1, len(kernels))))
-        reference = reference_to(times.buffer_info()[0])
-
-        def entry(*references: object) -> int:
-            return profiled(*references, reference)
-
-        self._run_alone(entry, args, kwargs, None)
+        contexts = [self._new_context(abi.ENTRY_PROFILE, times.buffer_info()[0])]
+        self._run_alone(contexts, args, kwargs, None)
         times[:] = array.array("q", bytes(8 * len(times)))
         start = time.perf_counter_ns()
         for _ in range(repeat):
-            self._run_alone(entry, args, kwargs, None)
+            self._run_alone(contexts, args, kwargs, None)
         return Profile.of(kernels, times, time.perf_counter_ns() - start, repeat)
 
     def bind_states(self, values: Mapping[str, np.ndarray]) -> None:
@@ -221,84 +183,83 @@ class Executable:
         with self._lock or contextlib.nullcontext():
             return self._run(*call)
 
-    def _run(self, entry: Entry, args: Sequence[Any], kwargs: dict[str, object], out: Any) -> Any:
-        # The path of every call: one function, because layers take as long as the checks; tests that usually pass come
-        # first, whatever is rare is a function of its own.
+    def _run(self, contexts: list[Context], args: tuple[Any, ...], kwargs: dict[str, object], out: Any) -> Any:
+        # The path of every call: one function, because a layer takes as long as anything in it; whatever is rare is a
+        # function of its own. Arguments are checked by `ingot_call`.
         if kwargs or len(args) != self._input_count:
-            args = order_arguments(self.inputs, args, kwargs)
+            args = tuple(order_arguments(self.inputs, args, kwargs))
         plan = self._planner.static
         if plan is None:
             args, plan = self._bind(args)
-        contexts = self._contexts
         try:
             context = contexts.pop()  # one that nobody else uses
         except IndexError:
-            context = _Context(self._pointers)
+            context = self._new_context(abi.ENTRY)
         try:
-            pointers = context.pointers
-            for slot, dtype, shape in plan.input_checks:
-                value = args[slot]
-                if (
-                    type(value) is not _ARRAY
-                    or value.dtype is not dtype
-                    or value.shape != shape
-                    or not ((flags := value.flags).carray or flags.num & _USABLE == _USABLE)
-                ):
-                    args = self._converted(plan, args, pointers)
-                    break
-                pointers[slot] = address_of(value)
+            if context.plan is not plan:
+                context.use(plan)
             if self._states:
-                args = self._guard_states(plan, args, pointers)
-            if context.arena_bytes < plan.arena_bytes:
-                context.grow(plan.arena_bytes)
+                args = self._guard_states(plan, self._usable(plan, args))
             if out is not None:
+                args = self._usable(plan, args)
                 results = self._check_out(plan, out, args)
-            elif plan.small_results:
-                results = []
-                for shape, dtype, _ in plan.results:
-                    results.append(_EMPTY(shape, dtype))  # a comprehension is one more call
+            elif plan.small_result is not None:
+                results = (_EMPTY(*plan.small_result),)
             else:
                 results = _allocate(plan)
-            for index, slot in self._result_slots:
-                pointers[slot] = address_of(results[index])
-            code = entry(
-                context.pointers_reference,
-                plan.dims_reference,
-                context.arena_reference,
-                None if self._pool is None else self._pool.reference or self._pool.renew(),
-                context.failure_reference,
-            )
+            words = context.words
+            words[_ARGUMENTS] = id(args)
+            words[_RESULTS] = id(results)
+            if self._pool is not None:
+                words[_POOL] = self._pool.address or self._pool.renew()
+            code = self._call(context.reference)
             if code:
-                raise self._failure(code, context)
+                if code == abi.UNUSUAL:
+                    args = self._converted(plan, args)
+                    words[_ARGUMENTS] = id(args)
+                    code = self._call(context.reference)
+                if code:
+                    raise self._failure(code, context)
         finally:
             contexts.append(context)
         if len(results) == 1:
             return results[0]
-        return tuple(results) if results else None
+        return results or None
 
-    def _bind(self, args: Sequence[Any]) -> tuple[Sequence[np.ndarray], Plan]:
+    def _bind(self, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Plan]:
         """The plan for the dims of these arguments; they come back as arrays."""
         for value in args:
             if type(value) is not _ARRAY:
-                args = list(map(convert_argument, self.inputs, args))
+                args = tuple(map(convert_argument, self.inputs, args))
                 break
         if len(self._states) != len(self._state_list):
             self._require_states()
         return args, self._planner.bind(args, self._state_list)
 
-    def _converted(self, plan: Plan, args: Sequence[Any], pointers: ctypes.Array) -> list[np.ndarray]:
-        """Arguments that are not just what the program reads: converted, copied, or refused."""
-        arrays = list(map(convert_argument, self.inputs, args))
-        for spec, value, shape in zip(self.inputs, arrays, plan.input_shapes, strict=True):
-            check_shape(spec, value.shape, shape, self._named(plan))
-        pointers[: len(arrays)] = list(map(address_of, arrays))
-        return arrays
+    def _usable(self, plan: Plan, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as arrays whose memory is theirs from first to last byte."""
+        for value in args:
+            if type(value) is not _ARRAY or value.flags.num & abi.USABLE != abi.USABLE:
+                return self._converted(plan, args)
+        return args
 
-    def _failure(self, code: int, context: _Context) -> ExecutionError:
+    def _converted(self, plan: Plan, args: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
+        """Arguments that are not just what the program reads: converted, copied, or refused."""
+        arrays = []
+        for spec, value, shape, dtype in zip(self.inputs, args, plan.input_shapes, plan.input_dtypes, strict=True):
+            converted = convert_argument(spec, value)
+            check_shape(spec, converted.shape, shape, self._named(plan))
+            arrays.append(converted if converted.dtype is dtype else converted.view(dtype))
+        return tuple(arrays)
+
+    def _new_context(self, entry: str, times: int = 0) -> Context:
+        return Context(self._image.address(entry), self._pointers, self._result_slots, times)
+
+    def _failure(self, code: int, context: Context) -> ExecutionError:
         details = tuple(context.failure)
         return ExecutionError(abi.describe_failure(code, details, self.program.manifest.sites), code, details)
 
-    def _check_out(self, plan: Plan, out: Any, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def _check_out(self, plan: Plan, out: Any, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         given = [out] if type(out) is _ARRAY else [out] if isinstance(out, _ARRAY) else list(out)
         if len(given) != len(plan.results):
             raise ArgumentError(f"out has {len(given)} arrays, the program returns {len(plan.results)}")
@@ -327,7 +288,7 @@ class Executable:
                     self._refuse_shared(index)
             if len(given) > 1:
                 taken = [*taken, (start, end)]
-        return given
+        return tuple(given)
 
     def _refuse_shared(self, index: int) -> None:
         name = self.outputs[index].name
@@ -365,23 +326,20 @@ class Executable:
         ranges = sorted((address_of(state), address_of(state) + state.nbytes) for state in mutable)
         self._mutable_starts = [start for start, _ in ranges]
         self._mutable_ends = [end for _, end in ranges]
-        self._contexts: list[_Context] = []
+        self._contexts: list[Context] = []
 
     def _require_states(self) -> None:
         for spec in self._symbolic_states:
             if spec.name not in self._states:
                 raise ArgumentError(f"state {spec} has symbolic dims; give it an array with bind_state first")
 
-    def _guard_states(
-        self, plan: Plan, arrays: Sequence[np.ndarray], pointers: ctypes.Array
-    ) -> Sequence[np.ndarray]:
+    def _guard_states(self, plan: Plan, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """Check states whose shape depends on dims; copy inputs that are states about to be changed."""
         for spec in self._symbolic_states:
             index = self.program.manifest.states.index(spec)
             check_shape(spec, self._states[spec.name].shape, plan.state_shapes[index], self._named(plan))
         if self._mutable_starts:
-            arrays = [self._apart_from_states(value) for value in arrays]
-            pointers[: len(arrays)] = list(map(address_of, arrays))
+            return tuple([self._apart_from_states(value) for value in arrays])
         return arrays
 
     def _apart_from_states(self, value: np.ndarray) -> np.ndarray:
@@ -396,9 +354,9 @@ class Executable:
         return self._planner.named(plan.dims)
 
 
-def _allocate(plan: Plan) -> list[np.ndarray]:
+def _allocate(plan: Plan) -> tuple[np.ndarray, ...]:
     try:
-        return [result_array(shape, dtype, size) for shape, dtype, size in plan.results]
+        return tuple([result_array(shape, dtype, size) for shape, dtype, size in plan.results])
     except MemoryError:
         sizes = sum(size for _, _, size in plan.results)
         raise OutOfMemoryError(f"no room for outputs of {sizes} bytes") from None

@@ -13,7 +13,6 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from ingot.runtime import abi
 from ingot.runtime.errors import ArgumentError, ProgramFormatError
 from ingot.runtime.loader import LoadedImage
 from ingot.runtime.manifest import DimSpec, Manifest, TensorSpec
-from ingot.runtime.storage import WORTH_ALIGNING, reference_to
+from ingot.runtime.storage import WORTH_ALIGNING
 
 _MAXIMUM_PLANS = 256
 _ARENA_BYTES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -35,14 +34,14 @@ class Plan:
     """Everything about a call that its dims determine."""
 
     dims: array.array
-    dims_reference: Any
     arena_bytes: int
     input_shapes: Sequence[Shape]
     state_shapes: Sequence[Shape]
     output_shapes: Sequence[Shape]
     results: Sequence[tuple[Shape, np.dtype, int]]  # shape, dtype, bytes of what a call returns
-    input_checks: Sequence[tuple[int, np.dtype, Shape]]  # number, dtype and shape of each input
-    small_results: bool  # none of the results is worth aligning
+    input_dtypes: Sequence[np.dtype]
+    checks: array.array  # the same as `ingot_call` takes it: for each input its dtype, its rank, its extents
+    small_result: tuple[Shape, np.dtype] | None  # the only result, if it is not worth aligning
 
 
 class Planner:
@@ -101,10 +100,12 @@ class Planner:
         ]
         if not 0 <= arena_bytes <= sys.maxsize:
             raise ArgumentError(f"these shapes need more scratch memory than there are addresses: {self.named(dims)}")
-        small = all(size < WORTH_ALIGNING for _, _, size in results)
-        specs = enumerate(zip(self._manifest.inputs, inputs, strict=True))
-        checks = [(index, spec.numpy_dtype, shape) for index, (spec, shape) in specs]
-        return Plan(values, reference_to(address), arena_bytes, inputs, states, outputs, results, checks, small)
+        dtypes = [spec.numpy_dtype for spec in self._manifest.inputs]
+        checks = array.array("Q")
+        for dtype, shape in zip(dtypes, inputs, strict=True):
+            checks.extend((id(dtype), len(shape), *shape))
+        small = results[0][:2] if len(results) == 1 and results[0][2] < WORTH_ALIGNING else None
+        return Plan(values, arena_bytes, inputs, states, outputs, results, dtypes, checks, small)
 
     def named(self, dims: Sequence[int]) -> dict[str, int]:
         return {dim.name: value for dim, value in zip(self._manifest.dims, dims, strict=False)}

@@ -8,7 +8,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -38,11 +38,6 @@ _LONGEST_UNIT = 256  # bytes: longer rows are copied well as they are
 address_of = (
     _address_from_object if _address_from_object(_PROBE) == _address_from_interface(_PROBE) else _address_from_interface
 )
-
-
-def reference_to(address: int) -> Any:
-    """What a foreign function takes as a pointer to this address, without converting anything; None if it is 0."""
-    return ctypes.byref(ctypes.c_char.from_address(address)) if address else None
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:

@@ -15,11 +15,9 @@ import os
 import threading
 import weakref
 from pathlib import Path
-from typing import Any
 
 from ingot.runtime import abi, settings
 from ingot.runtime.loader import LoadedImage
-from ingot.runtime.storage import reference_to
 
 _CREATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)
 _GROW = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
@@ -81,22 +79,18 @@ def _read(path: Path) -> str:
 
 
 class PoolHandle:
-    """The shared pool, limited to so many threads; `reference`, to its address, is what programs are given."""
+    """The shared pool, limited to so many threads; `address` is what programs are given."""
 
-    __slots__ = ("__weakref__", "address", "reference", "threads")
+    __slots__ = ("__weakref__", "address", "threads")
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.point_to(0)
+        self.address = 0
 
-    def point_to(self, address: int) -> None:
-        self.address = address
-        self.reference: Any = reference_to(address)
-
-    def renew(self) -> Any:
-        """Give the handle workers, at first and after a fork; its reference, None when there can be none."""
-        self.point_to(_SHARED.handle(self.threads))
-        return self.reference
+    def renew(self) -> int:
+        """Give the handle workers, at first and after a fork; its address, 0 when there can be none."""
+        self.address = _SHARED.handle(self.threads)
+        return self.address
 
 
 class _SharedPool:
@@ -127,7 +121,7 @@ class _SharedPool:
         self.lock = threading.Lock()
         self.largest = 0
         for handle in list(self.handles):
-            handle.point_to(0)
+            handle.address = 0
 
 
 _SHARED = _SharedPool()

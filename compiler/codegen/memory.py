@@ -1,7 +1,8 @@
 """Loads and stores: one element, or one per lane of a vector loop.
 
 How a vector access is made follows from how its offset changes from lane to lane: not at all (one scalar load for all
-lanes), by 1 (a vector load), by a small constant (vector loads and a shuffle), else lane by lane or by a gather.
+lanes), by 1 (a vector load), by a small constant (vector loads and a shuffle), as in a square (squares.py), else lane by
+lane or by a gather.
 Lanes that do not run touch nothing.
 
 Invariant: no access reads or writes a byte that the lane-by-lane access would not touch, except bytes that lie
@@ -16,6 +17,7 @@ from llvmlite import ir
 
 from ingot.compiler.codegen.elements import memory_text, memory_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
+from ingot.compiler.codegen.squares import Square, joined, square_of, transposed
 from ingot.compiler.codegen.unrolled import Parts
 from ingot.compiler.codegen.values import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
 from ingot.compiler.ir import symbolic
@@ -133,7 +135,27 @@ class Memory:
                 return self._load_strided(buffer, first, number, stride)
             if not self._prefers_gather(buffer):
                 return self._load_each(buffer, first, number, stride)
+        square = None if stride is not None or mask is not None else self._square(rest)
+        if square is not None and 1 in (square.down, square.along):
+            return self._load_square(buffer, square, number)
         return self._gather(buffer, self._pointers(buffer, offset), mask)
+
+    def _square(self, rest: Dim) -> Square | None:
+        lanes = self.frame.lanes
+        assert lanes is not None
+        return None if self.frame.indices.opaques(rest) else square_of(rest, lanes.variable, lanes.width)
+
+    def _load_square(self, buffer: Buffer, square: Square, number: int) -> Value:
+        """Vectors along the side that is contiguous; transposed in registers when these are columns."""
+        apart = square.down if square.along == 1 else square.along
+        places = [_moved(square.first, number, n * apart) for n in range(square.size)]
+        parts = [self._read_vector(buffer, self.pointer(buffer, *place), square.size) for place in places]
+        return joined(self.builder, parts if square.along == 1 else transposed(self.builder, parts))
+
+    def _store_square(self, buffer: Buffer, square: Square, number: int, value: Value) -> None:
+        for n in range(square.size):
+            part = self.builder.shuffle(value, None, range(n * square.size, (n + 1) * square.size))
+            self._write(buffer, self.pointer(buffer, *_moved(square.first, number, n * square.down)), part)
 
     def _is_prefix(self, mask: Value) -> bool:
         """Whether the lanes are those below the loop's constant extent, which need no mask."""
@@ -274,7 +296,11 @@ class Memory:
                 element = self.builder.extract_element(value, integer(lane))
                 self._write(buffer, self.pointer(buffer, *_moved(first, number, lane * stride)), element)
         else:
-            self._scatter(buffer, self._pointers(buffer, offset), value, mask)
+            square = None if stride is not None or mask is not None else self._square(rest)
+            if square is not None and square.along == 1:
+                self._store_square(buffer, square, number, value)
+            else:
+                self._scatter(buffer, self._pointers(buffer, offset), value, mask)
 
     def _scatter(self, buffer: Buffer, pointers: Value, value: Value, mask: Value | None) -> None:
         active = mask or constant(ir.VectorType(I1, pointers.lanes), 1)

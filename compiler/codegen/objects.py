@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from ingot.compiler.codegen.abi import SUPPORT, Kernel, dims_of, module_text
+from ingot.compiler.codegen.call import call_module
 from ingot.compiler.codegen.emit import emit_kernel
 from ingot.compiler.codegen.entry import Callee, Interface, emit_entry
 from ingot.compiler.codegen.link import link
@@ -134,8 +135,8 @@ def _object(text: str, target: Target) -> bytes:
 
 @functools.cache
 def _support(target: Target) -> tuple[bytes, ...]:
-    """The thread pool and the failure record: the same in every program."""
-    return tuple(_object(text, target) for text in (SUPPORT, pool_module(target.triple)))
+    """The thread pool, the failure record and the way in from Python: the same in every program."""
+    return tuple(_object(text, target) for text in (SUPPORT, pool_module(target.triple), call_module()))
 
 
 class _Kernels:

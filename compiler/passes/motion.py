@@ -2,7 +2,8 @@
 
 Towards the outputs, through elementwise ops: two transposes meet and cancel, and arithmetic on a stretched
 tensor is done before it is stretched. Into contractions and reductions, which take any order of axes: a
-transpose of an operand or of the result becomes a choice of letters or axes.
+transpose of an operand or of the result becomes a choice of letters or axes. Out of contractions: slices that are
+chosen several times are chosen of the product, the same dot products.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Value
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
+from ingot.compiler.ops.indexing import Gather
 from ingot.compiler.ops.reduction import Reduction
 from ingot.compiler.ops.structure import Broadcast, Constant, Transpose, inverse
 from ingot.compiler.passes.decompose import in_regions
@@ -126,6 +129,35 @@ def transposed_operand(builder: Builder, value: Value) -> Value | None:
     return None
 
 
+@rule(Contract)
+def gathered_operand(builder: Builder, value: Value) -> Value | None:
+    """contract(gather(t, i), b) -> gather(contract(t, b), i) when i repeats slices of t: each is multiplied once"""
+    op = value.op
+    assert isinstance(op, Contract)
+    for n, field in ((0, "left"), (1, "right")):
+        gather = value.args[n]
+        if not isinstance(gather.op, Gather):
+            continue
+        table, indices = gather.args
+        axis, letters = gather.op.axis, getattr(op, field)
+        chosen = letters[axis : axis + indices.tensor.rank]
+        kept = "".join(letter for letter in op.output if letter in chosen)
+        repeats = symbolic.less_equal(2 * table.shape[axis], symbolic.product(indices.shape)) is True
+        if not repeats or len(kept) != len(chosen) or kept not in op.output or set(chosen) & set(op.left) & set(op.right):
+            continue
+        place = op.output.index(kept)
+        fields = {
+            field: letters[:axis] + kept[0] + letters[axis + len(chosen) :],
+            "output": op.output.replace(kept, kept[0]),
+            "result": value.tensor.dtype,
+        }
+        args = list(value.args)
+        args[n] = table
+        ordered = builder.emit(Transpose(tuple(chosen.index(letter) for letter in kept)), indices)
+        return builder.emit(Gather(place), builder.emit(replace(op, **fields), *args), ordered)
+    return None
+
+
 @rule(Transpose)
 def transposed_result(builder: Builder, value: Value) -> Value | None:
     """transpose(contract(a, b), p) -> contract(a, b) with its output letters in another order"""
@@ -155,5 +187,5 @@ reduce_of_transpose.ops = tuple(k for k in Op.registry.values() if issubclass(k,
 
 RULES: tuple[Callable[[Builder, Value], Value | None], ...] = (
     transpose_after_elementwise, broadcast_after_elementwise, transpose_of_broadcast, transposed_operand,
-    transposed_result, reduce_of_transpose,
+    gathered_operand, transposed_result, reduce_of_transpose,
 )  # fmt: skip

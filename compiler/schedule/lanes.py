@@ -72,6 +72,10 @@ class Steps:
     first: RowPoint
     then: RowPoint
 
+    def inside(self, outer: tuple[Dim, ...]) -> tuple[Point, Point]:
+        """Both for the last axis, with the others fixed."""
+        return lambda i, slot: self.first((*outer, i), slot), lambda i, slot: self.then((*outer, i), slot)
+
 
 def lane_loops(
     extent: Dim,
@@ -244,12 +248,7 @@ def chunk_body(
     def block(inner: Sequence[Dim], first: Sequence[Dim], only: bool) -> tuple[Statement, ...]:
         def rows(*index: Dim) -> tuple[Statement, ...]:
             outer = tuple(start + i for start, i in zip(first, index, strict=False))
-            first_then = None
-            if steps is not None and vectors == VECTORS:
-                first_then = (
-                    lambda i, slot: steps.first((*outer, i), slot),
-                    lambda i, slot: steps.then((*outer, i), slot),
-                )
+            first_then = None if steps is None or vectors != VECTORS else steps.inside(outer)
             return lane_loops(
                 inner[-1], width, vectors, lambda i, slot: point((*outer, i), slot), first[-1], steps=first_then
             )

@@ -49,6 +49,35 @@ def test_transposes_become_letters_of_contractions(function):
     assert names == ["contract"]
 
 
+@pytest.mark.parametrize(
+    ("function", "table", "indices", "other", "product"),
+    [
+        (lambda t, i, w: t.gather(i, axis=0) @ w, (3, 4), (5, 2), (4, 6), (3, 6)),
+        (lambda t, i, w: (t.gather(i, axis=0) @ w).transpose(1, 0, 2), (3, 4), (5, 2), (4, 6), (3, 6)),
+        (lambda t, i, w: w @ t.gather(i, axis=1), (4, 3), (8,), (6, 4), (6, 3)),
+        (lambda t, i, w: (t.gather(i, axis=1) @ w).tanh(), (2, 3, 4), (7,), (4, 5), (2, 3, 5)),
+    ],
+)
+def test_repeated_slices_are_multiplied_once(function, table, indices, other, product):
+    names, result = moved(function, ingot.f64[table], ingot.i64[indices], ingot.f64[other])
+    assert {v.op.name: v.shape for v in result.body}["contract"] == product
+    assert names.index("contract") < names.index("gather")
+
+
+@pytest.mark.parametrize(
+    ("function", "table", "indices", "other"),
+    [
+        (lambda t, i, w: t.gather(i, axis=0) @ w, (30, 4), (8,), (4, 6)),  # most slices are not used
+        (lambda t, i, w: t.gather(i, axis=0) @ w, (5, 4), ("n",), (4, 6)),  # how many is not known
+        (lambda t, i, w: t.gather(i, axis=0).T @ w, (3, 4), (8,), (8, 6)),  # the slices are summed
+        (lambda t, i, w: t.gather(i, axis=0) @ w, (3, 4, 5), (8,), (8, 5, 6)),  # each has its own partner
+    ],
+)
+def test_other_gathers_stay_where_they_are(function, table, indices, other):
+    names, _ = moved(function, ingot.f64[table], ingot.i64[indices], ingot.f64[other])
+    assert names.index("gather") < names.index("contract")
+
+
 def test_reductions_take_any_axis_order():
     names, _ = moved(lambda x: x.transpose(2, 0, 1).sum(axis=1), ingot.f64[2, 3, 4])
     assert names[0] == "sum"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ingot.compiler.codegen.call import call_module
 from ingot.compiler.codegen.pool import pool_module
 from ingot.runtime.abi import REQUIRED_EXPORTS
 from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
@@ -173,7 +174,7 @@ def sample_manifest(**changes) -> Manifest:
 
 
 def sample_program(**changes) -> Program:
-    image = image_of(CODE, pool_module(HOST), exports=(*REQUIRED_EXPORTS, "ingot_entry_profile"))
+    image = image_of(CODE, pool_module(HOST), call_module(), exports=(*REQUIRED_EXPORTS, "ingot_entry_profile"))
     return Program(sample_manifest(**changes), image, {"bias": BIAS}, {"calls": np.array(40)})
 
 
@@ -199,7 +200,7 @@ define void @ingot_shapes(ptr %dims, ptr %out) {
 
 def static_program(dtype: str = "f32") -> Program:
     """y: f32[4] = 2 x: f32[4], without symbolic dims, states or constants."""
-    image = image_of(STATIC_CODE, pool_module(HOST), exports=REQUIRED_EXPORTS)
+    image = image_of(STATIC_CODE, pool_module(HOST), call_module(), exports=REQUIRED_EXPORTS)
     manifest = Manifest(
         TargetSpec(HOST), inputs=(TensorSpec("x", dtype, (4,)),), outputs=(TensorSpec("y", dtype, (4,)),)
     )

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingot.compiler.codegen.call import call_module
 from ingot.compiler.codegen.pool import pool_module
 from ingot.runtime.abi import REQUIRED_EXPORTS
+from ingot.runtime.arguments import convert_argument
 from ingot.runtime.errors import ArgumentError, ExecutionError, IngotRuntimeError, OutOfMemoryError
 from ingot.runtime.executable import Executable
 from ingot.runtime.manifest import DimSpec, Manifest, TensorSpec
@@ -121,6 +123,13 @@ def test_large_outputs_are_fresh_and_aligned(executable: Executable) -> None:
     assert first.__array_interface__["data"][0] % 64 == 0
     assert first.flags.c_contiguous
     assert first.flags.writeable
+
+
+def test_a_dtype_that_is_equal_but_another_object_is_taken(executable: Executable) -> None:
+    x = rows(5)
+    described = x.view(np.dtype(np.float32, metadata={"unit": "metre"}))
+    assert described.dtype is not x.dtype
+    np.testing.assert_array_equal(executable(described)[0], executable(x)[0])
 
 
 def test_small_outputs_are_fresh(executable: Executable) -> None:
@@ -270,7 +279,7 @@ def test_an_input_that_is_the_state_itself_is_copied(program: Program) -> None:
         outputs=(TensorSpec("next", *vector),),
         aliases={"next": "s"},
     )
-    image = image_of(IN_PLACE, pool_module(HOST), exports=REQUIRED_EXPORTS)
+    image = image_of(IN_PLACE, pool_module(HOST), call_module(), exports=REQUIRED_EXPORTS)
     executable = Executable(Program(manifest, image, {}, {"s": np.array([1, 2, 3])}))
     assert executable(executable.states["s"]) is None
     assert list(executable.states["s"]) == [2, 3, 4]
@@ -315,7 +324,7 @@ def test_a_state_with_symbolic_dims_must_be_bound_and_binds_them(program: Progra
         dims=(DimSpec("n", 1),),
         aliases={"next": "s"},
     )
-    image = image_of(SYMBOLIC_STATE, pool_module(HOST), exports=REQUIRED_EXPORTS)
+    image = image_of(SYMBOLIC_STATE, pool_module(HOST), call_module(), exports=REQUIRED_EXPORTS)
     executable = Executable(Program(manifest, image))
     with pytest.raises(ArgumentError, match=r"state s: i64\[n\] has symbolic dims; give it an array"):
         executable()
@@ -452,8 +461,11 @@ def test_out_must_not_overlap_an_input(executable: Executable) -> None:
 
 def test_impossible_sizes_are_refused(program: Program) -> None:
     executable = Executable(replace(program, manifest=sample_manifest(dims=(DimSpec("batch"),))))
+    huge = np.broadcast_to(np.float32(1), (1 << 46, 3))
+    with pytest.raises(OutOfMemoryError, match="no room for the program's"):
+        executable(huge)
     with pytest.raises(OutOfMemoryError, match="no room for a contiguous copy of input 'x'"):
-        executable(np.broadcast_to(np.float32(1), (1 << 46, 3)))
+        convert_argument(executable.inputs[0], huge)
     with pytest.raises(ArgumentError, match="impossible shape"):
         executable.peak_bytes_for(batch=(1 << 63) - 1)
     widest = sample_manifest(dims=(DimSpec("batch", 0, (1 << 63) - 1),))

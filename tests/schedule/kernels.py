@@ -30,6 +30,15 @@ def negate(shape: Shape, dtype: DType = f32) -> Kernel:
     return Kernel("negate", (x,), (y,), (Definition(y, i, apply("neg", Load(x, i))),))
 
 
+def update_transposed(rows: Dim, columns: Dim, dtype: DType = f32) -> Kernel:
+    """new = p - g^T * rate, with a rate for each row"""
+    p, g = Buffer("p", dtype, (rows, columns)), Buffer("g", dtype, (columns, rows))
+    rate, new = Buffer("rate", dtype, (rows,)), Buffer("new", dtype, (rows, columns))
+    i, j = axes((rows, columns))
+    value = apply("sub", Load(p, (i, j)), apply("mul", Load(g, (j, i)), Load(rate, (i,))))
+    return Kernel("update_transposed", (p, g, rate), (new,), (Definition(new, (i, j), value),))
+
+
 def transpose(shape: Shape, perm: Sequence[int]) -> Kernel:
     """y[i...] = x[j...] with j[perm[n]] = i[n]"""
     i = axes(shape)

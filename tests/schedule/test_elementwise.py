@@ -10,7 +10,7 @@ from ingot.compiler.ir.loops import For, Store, View, walk
 from ingot.compiler.ir.scalar import Buffer, Load, apply, constant
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Definition, Kernel, axes
-from ingot.compiler.ir.types import f32
+from ingot.compiler.ir.types import f32, f64
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, assert_close, check, inputs_of
@@ -63,6 +63,28 @@ def test_a_transpose_works_in_blocks_of_whole_cache_lines():
     scheduled = check(kernels.transpose((70, 50), (1, 0)))
     extents = [str(loop.extent) for loop in loops_of(scheduled)]
     assert any("16" in extent for extent in extents)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (70, 50), (16, 24), (17, 33), (5, 7), (n, 40)], ids=str)
+@pytest.mark.parametrize("dtype", [f32, f64], ids=str)
+def test_operands_that_lie_the_other_way_are_transposed_in_registers(shape, dtype):
+    scheduled = check(kernels.update_transposed(*shape, dtype), {n: 21} if n in shape else None)
+    assert scheduled.decisions["groups"][0]["squares"]
+    width = TARGET.lanes(dtype.itemsize)
+    squares = [s for s in walk(scheduled.function.body) if isinstance(s, For) and s.width == width * width]
+    assert bool(squares) == (n in shape or min(shape) >= width)
+
+
+def test_transposed_axes_inside_others_are_divided_where_there_are_several_blocks():
+    for shape in ((40, 300, 70), (400, 30, 9), (n, 300, 70)):
+        scheduled = check(kernels.transpose(shape, (0, 2, 1)), {n: 3} if n in shape else None)
+        assert scheduled.recipe == "elementwise"
+        assert sum(loop.kind == "parallel" for loop in loops_of(scheduled)) == 1
+
+
+@pytest.mark.parametrize("shape", [(128, 512), (130, 520), (100, 600), (256, 40)])
+def test_transposed_results_that_bypass_the_caches_are_the_same(shape):
+    check(kernels.transpose(shape, (1, 0)), decisions={"streaming": True})
 
 
 def test_schedules_are_deterministic():

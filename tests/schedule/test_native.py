@@ -10,8 +10,8 @@ from ingot.compiler.ir import loops
 from ingot.compiler.ir.interpret import run_kernel
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Kernel
-from ingot.compiler.ir.types import bf16
-from ingot.compiler.schedule import Scheduled, schedule
+from ingot.compiler.ir.types import bf16, f64
+from ingot.compiler.schedule import Scheduled, ScheduleOptions, schedule
 from tests.codegen.running import HOST, Native, guarded
 from tests.schedule import kernels
 from tests.schedule.harness import Dims, assert_close, inputs_of, unset
@@ -22,6 +22,9 @@ CASES: list[tuple[Kernel, Dims]] = [
     (kernels.add_bias((37, 100)), {}),
     (kernels.negate((n, 784)), {n: 65}),
     (kernels.transpose((130, 75), (1, 0)), {}),
+    (kernels.transpose((3, 100, 257), (0, 2, 1)), {}),
+    (kernels.update_transposed(150, 75), {}),
+    (kernels.update_transposed(n, 64, f64), {n: 70}),
     (kernels.momentum([(300, 200), (200,), (7, 3)]), {}),
     (kernels.gather_rows(40, 7, 33), {}),
     (kernels.reduce_axes((3000, 70), (1,)), {}),
@@ -87,3 +90,30 @@ def test_native_code_computes_the_kernel(program, number):
     divided = program.run(number, threads=3)
     for a, b in zip(alone, divided, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.add_bias((37, 600)),
+        kernels.negate((5000,)),
+        kernels.transpose((300, 1100), (1, 0)),
+        kernels.softmax((5, 700)),
+        kernels.layer_norm((5, 300), 300),
+    ],
+    ids=lambda kernel: kernel.name,
+)
+def test_results_stored_past_the_caches(kernel):
+    """As large ones are, whose operands are fetched in advance; within their memory, and the same as the usual ones."""
+    far = {"streaming": True, **({"ahead": True} if "softmax" in kernel.name or "norm" in kernel.name else {})}
+    found = []
+    for decisions in ({}, far):
+        scheduled = schedule(kernel, HOST, ScheduleOptions(decisions=decisions))
+        assert any(s.streaming for s in loops.walk(scheduled.function.body) if isinstance(s, loops.Store)) == bool(decisions)
+        outputs = [guarded(array) for array in unset(kernel.outputs, {})]
+        scratch = [guarded(array) for array in unset(scheduled.scratch, {})]
+        native = Native([loops.Function("k", scheduled.function.parameters, scheduled.function.body)])
+        assert native("k", *map(guarded, inputs_of(kernel, {})), *outputs, *scratch) is None
+        found.append(outputs)
+    for usual, streamed in zip(*found, strict=True):
+        np.testing.assert_array_equal(usual, streamed)

@@ -10,12 +10,12 @@ the same point only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ingot.compiler.ir import loops
-from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
-from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
+from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir.loops import Alloc, For, If, Let, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
 from ingot.compiler.schedule import build, partition, scalars
@@ -38,6 +38,8 @@ from ingot.compiler.schedule.statements import copy, with_body
 from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
+STAGED_ROWS, STAGED_COLUMNS = 512, 128  # of a transposed block on its way past the caches: half a near cache
+PADDING = 16  # elements between its rows, so that they do not fall into the same sets
 STAGE = 256  # elements that wait for their turn to be stored past the caches
 WRITTEN = 64  # of them that are stored at once: few enough lines that each is completed in its buffer
 AHEAD = 2048  # bytes between what is computed and what is fetched
@@ -56,6 +58,7 @@ class ElementwiseDecision:
     axis: int  # merged axis that is cut into chunks
     chunk: int  # steps of that axis in a chunk; 0: one chunk holds everything
     tile_axis: int = -1  # axis along which some operand is contiguous while the last one is not; -1: none
+    squares: bool = False  # whether these operands are transposed in registers
     streaming: bool = False  # stores bypass the caches
 
 
@@ -148,16 +151,19 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
     width = max(1, target.vector_bytes // widest)
     cost = sum(scalars.cost(value) for value in points.values)
     tile_axis = _tile_axis(points)
-    streaming = options.leaving and tile_axis < 0 and streams(points, target)
+    squares = tile_axis >= 0 and _in_squares(points, tile_axis)
+    streaming = options.leaving and (tile_axis < 0 or squares) and streams(points, target)
     axis, chunk = -1, 0
     if options.parallel and points.extents:
         units = [1] * (len(points.extents) - 1) + [STAGE if streaming else width * UNROLL]
         weight = partition.weight_of(points.stores, points.values, computing=not streaming)
         cut = partition.cut(points.extents, weight, units, chunk=STREAMED_CHUNK if streaming else None)
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
-        if chunk and tile_axis >= 0:
+        if chunk and squares:
+            axis, chunk = _square_chunks(points, tile_axis, STAGED_COLUMNS if streaming else TILE)
+        elif chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE
-    return ElementwiseDecision(width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, streaming)
+    return ElementwiseDecision(width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, squares, streaming)
 
 
 def streams(points: Points, target: Target) -> bool:
@@ -183,6 +189,24 @@ def _tile_axis(points: Points) -> int:
     return -1
 
 
+def _square_chunks(points: Points, tile_axis: int, columns: int) -> tuple[int, int]:
+    """(axis, chunk): blocks of columns, or steps of the axis around the square where there may be only one block."""
+    several = symbolic.less(columns, points.extents[-1]) is True
+    return (tile_axis - 1, 1) if tile_axis > 0 and not several else (tile_axis + 1, columns)
+
+
+def _in_squares(points: Points, tile_axis: int) -> bool:
+    """Whether every element is next to its neighbour along one of the last two axes, or the same, and whole words."""
+    before, last = points.variables[tile_axis], points.variables[-1]
+    found = [load for value in points.values for load in scalars.loads(value)]
+    beside = all(
+        scalars.stride(load, last) in (0, 1)
+        or (scalars.stride(load, before) == 1 and load.dtype.itemsize >= 4 and load.dtype.kind != "bool")
+        for load in found
+    )
+    return beside and tile_axis == len(points.variables) - 2 and all(scalars.stride(p, last) == 1 for p in points.stores)
+
+
 def fill(filled: Sequence[Points], views: Views, target: Target, options: ScheduleOptions) -> tuple[Statement, ...]:
     """Statements that compute points, for recipes that need a buffer before they begin."""
     result: list[Statement] = []
@@ -205,7 +229,9 @@ def nest(points: Points, decision: ElementwiseDecision) -> tuple[Statement, ...]
         return statements
     last = axes.pop()
     loop = For(points.variables[last], points.extents[last], statements)
-    if decision.tile_axis >= 0:
+    if decision.squares:
+        statements = _transposed(For(points.variables[axes[-1]], points.extents[axes.pop()], (loop,)), decision)
+    elif decision.tile_axis >= 0:
         statements = _tile(For(points.variables[axes[-1]], points.extents[axes.pop()], (loop,)), decision)
     elif decision.chunk and decision.axis == last:
         blocks = parallelize(block(loop, decision.chunk))
@@ -242,6 +268,100 @@ def _tile(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
     rows = only_inner(body, "tile")
     lanes = strip(only_inner(rows, "tile"), decision.width, 1)
     return (with_body(blocked, (with_body(body, (with_body(rows, lanes),)),)),)
+
+
+def _transposed(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+    """for a { for b { S } }  ->  for b blocks { for a blocks { squares of S } }
+
+    Blocks follow each other along the axis that is contiguous in the source, so that its lines are used at once.
+    Results that bypass the caches are gathered in a stage, from which longer pieces are written.
+    """
+    inner = only_inner(loop, "transpose")
+    (a, rows), (b, columns) = (loop.variable, loop.extent), (inner.variable, inner.extent)
+    body, whole_squares = inner.body, rows // decision.width * decision.width
+    tall = min(STAGED_ROWS, whole_squares) if isinstance(whole_squares, int) else STAGED_ROWS  # of a block that is staged
+
+    def direct(start: Dim, count: Dim, first: Dim, width: Dim) -> tuple[Statement, ...]:
+        return _squares(body, (a, start, count), (b, first, width), decision.width)
+
+    def staged(start: Dim, first: Dim) -> tuple[Statement, ...]:
+        """One whole block: computed square by square along a, then written row by row."""
+        stages: dict[Buffer, Buffer] = {}
+        computing: list[Statement] = []
+        for statement in body:
+            if isinstance(statement, Store):
+                shape = (tall, STAGED_COLUMNS + PADDING)
+                stage = Buffer(f"{statement.buffer.name}_stage", statement.buffer.dtype, shape, "stack")
+                stages[statement.buffer] = stage
+                statement = Store(stage, (a - start, b - first), statement.value)
+            computing.append(statement)
+        squares = _squares(computing, (a, start, tall), (b, first, STAGED_COLUMNS), decision.width, along_b=False)
+        writing: list[Statement] = []
+        for store in body:
+            if isinstance(store, Store):
+                moved = replace(store, value=Load(stages[store.buffer], (a - start, b - first)), streaming=True)
+
+                def row(i: Dim, moved: Store = moved) -> tuple[Statement, ...]:
+                    return written(STAGED_COLUMNS, lambda at: copy((moved,), {a: start + i, b: first + at}))
+
+                writing += build.loop("i", tall, row)
+        return (*map(Alloc, stages.values()), *squares, *writing)
+
+    def block_of(number: Dim) -> tuple[Statement, ...]:
+        first = number * size
+        width = symbolic.minimum(size, columns - first)
+        if not decision.streaming or not tall:
+            return direct(0, rows, first, width)
+        blocks = rows // tall
+        rest = direct(blocks * tall, rows % tall, first, width)
+        whole = build.loop("t", blocks, lambda t: staged(t * tall, first))
+        if columns % size == 0:
+            return (*whole, *rest)
+        part = direct(0, blocks * tall, first, width)
+        return (If(predicate(width, "eq", size), whole, part), *rest)
+
+    size = STAGED_COLUMNS if decision.streaming else TILE
+    kind = "parallel" if decision.chunk and decision.axis > decision.tile_axis else "serial"
+    return build.loop("p", symbolic.ceildiv(columns, size), block_of, kind)
+
+
+def _squares(
+    body: Sequence[Statement],
+    rows: tuple[Dim, Dim, Dim],
+    columns: tuple[Dim, Dim, Dim],
+    size: int,
+    along_b: bool = True,
+) -> tuple[Statement, ...]:
+    """The body at (variable, start, count) of rows and columns: squares, the columns that are left, then the rows."""
+    (a, start, count), (b, first, width) = rows, columns
+
+    def at(row: Dim, column: Dim) -> tuple[Statement, ...]:
+        return copy(tuple(body), {a: start + row, b: first + column})
+
+    def square(k: Dim, j: Dim) -> tuple[Statement, ...]:
+        def element(v: Dim) -> tuple[Statement, ...]:
+            return at(k * size + v // size, j * size + v % size)
+
+        return build.loop("v", size * size, element, "vector", size * size)
+
+    def lanes(row: Dim, column: Dim, extent: Dim) -> tuple[Statement, ...]:
+        return build.loop("l", extent, lambda lane: at(row, column + lane), "vector", size)
+
+    down, along = count // size, width // size
+    if along_b:
+        whole = build.nest(["k", "j"], [down, along], square)
+    else:
+        whole = build.nest(["j", "k"], [along, down], lambda j, k: square(k, j))
+    return (
+        *whole,
+        *build.loop("i", down * size, lambda i: lanes(i, along * size, width % size)),
+        *build.loop("i", count % size, lambda i: _row_of(lanes, down * size + i, width, size)),
+    )
+
+
+def _row_of(lanes: Callable[[Dim, Dim, Dim], tuple[Statement, ...]], row: Dim, width: Dim, size: int) -> tuple[Statement, ...]:
+    vectors = build.loop("j", width // size, lambda j: lanes(row, j * size, size))
+    return (*vectors, *lanes(row, width // size * size, width % size))
 
 
 def _innermost(loop: For, decision: ElementwiseDecision, chunked: bool = False) -> tuple[Statement, ...]:
