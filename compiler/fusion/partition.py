@@ -137,8 +137,9 @@ class _Partition:
             stretched = estimate(user.tensor.size) > 2 * estimate(value.tensor.size)
             if total > 0 and stretched and not op.rereads and not constant:
                 return f"{op.name} stretches it: computing it once is cheaper"
-        size = estimate(value.tensor.size)
-        streams = sum(2 * estimate(other.tensor.size) >= size for other in loaded)  # a bias is no stream
+        # A bias or a table of positions is no stream. Not by its size: what is fused, and so how sums are rounded, would
+        # depend on the batch.
+        streams = sum(other.tensor.rank >= value.tensor.rank and not _is_parameter(other) for other in loaded)
         again = self.limits.duplicate_weight if streams > 1 else self.limits.repeat_weight
         if len(users) > 1 and total > again and not constant:
             return f"it has {len(users)} readers and costs {total} per element"
@@ -489,6 +490,10 @@ class _Partition:
         name = "_".join(dict.fromkeys(v.op.name for v in group.values))[:64]  # type: ignore[attr-defined]
         kernel = Kernel(f"{name}_{group.number}", tuple(inputs), tuple(stored), tuple(group.definitions))
         return KernelStep(kernel, tuple(group.values))
+
+
+def _is_parameter(value: Value) -> bool:
+    return isinstance(value.op, Input) and value.op.role != "argument"
 
 
 def _moves_last_axis(value: Value) -> bool:
