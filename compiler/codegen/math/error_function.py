@@ -24,6 +24,7 @@ from ingot.compiler.codegen.math.lanes import (
     choose,
     fma,
     magnitude,
+    paired_polynomial,
     polynomial,
     power_of_two,
     sign_bit,
@@ -46,13 +47,13 @@ def erf_f32(x: Lanes) -> Lanes:
     """Near zero x + x P(x^2); beyond, 1 - 2^Q(|x|)."""
     a = at_most(4.0, magnitude(x))
     z = a * a
-    near = fma(a, polynomial(z, coefficients.ERROR_FUNCTION["f32"]), a)
-    exponent = polynomial(a, coefficients.ERROR_FUNCTION_EXPONENT["f32"])
+    near = fma(a, paired_polynomial(z, coefficients.ERROR_FUNCTION["f32"]), a)
+    exponent = paired_polynomial(a, coefficients.ERROR_FUNCTION_EXPONENT["f32"])
     shifter = x.form.shifter + x.form.bias
     shifted = exponent + shifter
     r = exponent - (shifted - shifter)
-    tail = fma(r, polynomial(r, coefficients.POWER_OF_TWO_SHORT["f32"]), 1.0)
-    far = 1.0 - tail * power_of_two(shifted.encoded())
+    tail = fma(r, paired_polynomial(r, coefficients.POWER_OF_TWO_SHORT["f32"]), 1.0)
+    far = fma(tail, -power_of_two(shifted.encoded()), 1.0)
     return with_sign_bit(choose(a < 1.0, near, far), sign_bit(x))
 
 

@@ -300,6 +300,23 @@ def polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
     return result
 
 
+def paired_polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
+    """The same by Estrin's rule, neighbours joined with x, pairs with x^2, and so on: half as many steps that wait for
+    each other, and some more rounding errors. For polynomials that only correct a leading term."""
+    parts: list[Lanes | float] = list(coefficients)
+    power = x
+    while len(parts) > 1:
+        joined: list[Lanes | float] = [
+            fma(power, high, low) if isinstance(high, Lanes) else fma(power, x.constant(high), low)
+            for low, high in zip(parts[::2], parts[1::2], strict=False)
+        ]
+        parts = joined + parts[len(joined) * 2 :]
+        if len(parts) > 1:
+            power = power * power
+    (result,) = parts
+    return result if isinstance(result, Lanes) else x.constant(result)
+
+
 def square_root(x: Lanes) -> Lanes:
     return x.scope.intrinsic("sqrt", x)
 

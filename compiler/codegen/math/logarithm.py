@@ -16,6 +16,7 @@ from ingot.compiler.codegen.math.lanes import (
     choose,
     fma,
     magnitude,
+    paired_polynomial,
     polynomial,
     power_of_two,
     sign_bit,
@@ -59,7 +60,7 @@ def decompose_any(x: Lanes) -> Parts:
 def _rest(f: Lanes, half_square: Lanes) -> Lanes:
     """log(1 + f) - (f - half_square), with ``half_square`` = f^2/2."""
     if f.form.bits == 32:
-        return f * (half_square + half_square) * polynomial(f, coefficients.LOGARITHM_CUBIC["f32"])
+        return f * (half_square + half_square) * paired_polynomial(f, coefficients.LOGARITHM_CUBIC["f32"])
     s = f / (f + 2.0)
     square = s * s
     return s * fma(square, polynomial(square, coefficients.LOGARITHM_SERIES["f64"]), half_square)
