@@ -64,10 +64,12 @@ def assemble(
     fuse: bool = True,
     conditions: Sequence[Condition] = (),
     target: Target | None = None,
+    ready: Callable[[loops.Function], None] | None = None,
 ) -> Assembly:
     """The program of a graph. `conditions` on its dims are checked at each call, before anything runs. `schedule`
-    makes loops of kernels; `target` is for ops that bring their own."""
-    return _Assembler(schedule, fuse, target or Target.host()).program(graph, conditions)
+    makes loops of kernels; `target` is for ops that bring their own. `ready` is told each function of the program as
+    soon as it is made."""
+    return _Assembler(schedule, fuse, target or Target.host(), ready or (lambda function: None)).program(graph, conditions)
 
 
 def conditions_of(graph: Graph) -> tuple[Condition, ...]:
@@ -106,8 +108,11 @@ class _Work:
 
 
 class _Assembler:
-    def __init__(self, schedule: Schedule, fuse: bool, target: Target) -> None:
+    def __init__(
+        self, schedule: Schedule, fuse: bool, target: Target, ready: Callable[[loops.Function], None]
+    ) -> None:
         self.schedule = schedule
+        self.ready = ready
         self.target = target
         self.fuse = fuse
         self.kernels: list[PlacedKernel] = []
@@ -239,6 +244,7 @@ class _Assembler:
         leaving = all(buffer in self.leaving for buffer in kernel.outputs)
         scheduled = self.schedule(kernel, ScheduleOptions(leaving=leaving))
         function = scheduled.function
+        self.ready(function)
         self.kernels.append(
             PlacedKernel(function.name, scheduled.recipe, scheduled.reason, scheduled.decisions, ops, sources, kernel)
         )
@@ -246,7 +252,7 @@ class _Assembler:
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
             allocated: list[Statement] = [Alloc(b, offsets[b]) for b in scheduled.scratch]
-            return [*allocated, Call(function, arguments)]
+            return [*allocated, Call(function, arguments, tuple(scheduled.sizes.items()))]
 
         scratch: list[tuple[object, Dim]] = [(b, b.type.bytes) for b in scheduled.scratch]
         return _Work(set(kernel.inputs), list(kernel.outputs), scratch, scheduled.in_place, emit)
@@ -268,6 +274,7 @@ class _Assembler:
             finish = finishing(step.epilogue.step.kernel, step.epilogue.result, parameters)
             own = op.loops_for(self.target, (step.epilogue.result,), inputs, finish)
         function = loops.Function(self._unique(step.name), (*parameters.values(), *own.scratch), own.body)
+        self.ready(function)
         ops = tuple(v.op.name for v in values)  # type: ignore[attr-defined]
         sources = tuple(dict.fromkeys(str(v.source) for v in values if v.source))
         reason = f"{op.name} has its own loops"

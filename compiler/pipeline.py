@@ -20,9 +20,10 @@ import numpy as np
 
 import ingot.compiler.ops  # noqa: F401  the registry must be complete before anything is parsed
 from ingot.compiler.assembly import Assembly, assemble, conditions_of
-from ingot.compiler.codegen.objects import CompiledFunctions, compile_functions
+from ingot.compiler.codegen.objects import Compilation, CompiledFunctions
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
-from ingot.compiler.ir import symbolic
+from ingot.compiler.garbage import no_collection
+from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.graph import Graph, Role, input_of
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Symbol
@@ -88,6 +89,7 @@ class Compiled:
     objects: tuple[bytes, ...] = field(default=(), repr=False)  # for other linkers; empty from the cache
 
 
+@no_collection()
 def compile_graph(graph: Graph, options: Options | None = None, start: str | None = None) -> Compiled:
     """The program of a graph. `start` names a pass whose result `graph` already is (a resumed dump)."""
     options = options or Options()
@@ -105,18 +107,17 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     if options.dump is not None:
         folded = _folded(graph.constants, split.prologue)
         dumper.graph("constants", replace(split.main, constants={**graph.constants, **folded}))
-    main, assembly = _assembled(split.main, conditions_of(graph), options, target, cache)
-    dumper.assembly(assembly)
-    check_budget(assembly.arena_bytes, options.memory_budget)
-    code = compile_functions(
-        assembly.entry,
-        target,
-        options.workers,
-        dims=dims_of(main),
-        arena_bytes=assembly.arena_bytes,
-        shapes=_public_shapes(main),
-        profile=options.profile,
-    )
+    with Compilation(target, options.workers) as compilation:
+        main, assembly = _assembled(split.main, conditions_of(graph), options, target, cache, compilation.add)
+        dumper.assembly(assembly)
+        check_budget(assembly.arena_bytes, options.memory_budget)
+        code = compilation.finish(
+            assembly.entry,
+            dims=dims_of(main),
+            arena_bytes=assembly.arena_bytes,
+            shapes=_public_shapes(main),
+            profile=options.profile,
+        )
     dumper.code(code)
     report = build_report(main, assembly, split.reasons)
     manifest = _manifest(main, assembly, code, target, report)
@@ -129,16 +130,24 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
 
 
 def _assembled(
-    graph: Graph, conditions: Sequence[Condition], options: Options, target: Target, cache: Cache | None
+    graph: Graph,
+    conditions: Sequence[Condition],
+    options: Options,
+    target: Target,
+    cache: Cache | None,
+    ready: Callable[[loops.Function], None],
 ) -> tuple[Graph, Assembly]:
     """The program of the passes' result, and the graph it is of: one that fits the memory budget. With a budget of
-    time, of schedules that were measured."""
+    time, of schedules that were measured. `ready` is told functions of the program as soon as they are made, unless
+    a budget can change them."""
 
     def by_rule(kernel: Kernel, choices: ScheduleOptions) -> Scheduled:
         return schedule(kernel, target, choices)
 
+    is_final = options.memory_budget is None and options.tune is None
+
     def assembled(graph: Graph) -> Assembly:
-        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target)
+        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target, ready if is_final else None)
 
     if options.memory_budget is None:
         assembly = assembled(graph)

@@ -5,7 +5,7 @@ A kernel is
     void name(ptr buffer..., i64 dim..., ptr pool, ptr failure)
 
 - one pointer per parameter, in order, aligned to the size of an element;
-- one i64 per symbolic dim that the function or a function it calls mentions, sorted by name (`dims_of`);
+- one i64 per symbolic dim whose value the function or a function it calls needs, sorted by name (`dims_of`);
 - the thread pool, or null;
 - the failure record: i64[5] = {code, a, b, c, site}, all zero before the call (null when the kernel cannot fail). The
   first failure of the call wins the exchange on `code` and fills in the rest: `ingot_fail`. `site` is an index into the
@@ -77,5 +77,4 @@ def module_text(kernels: Iterable[Kernel]) -> str:
 
 def dims_of(function: loops.Function) -> tuple[Symbol, ...]:
     """The symbols that are passed to a function, in order."""
-    functions = traverse.functions_of(function)
-    return traverse.symbols_in(dim for each in functions for dim in traverse.function_dims(each))
+    return traverse.function_symbols(function)

@@ -152,7 +152,8 @@ class _EntryEmitter(FunctionEmitter):
             raise CodegenError(f"{call.function.name} is called with {len(call.arguments)} buffers")
         can_fail = bool(callee.kernel.sites)
         arguments = [self._pointer(buffer) for buffer in call.arguments]
-        arguments += [self.indices.value(symbol) for symbol in callee.kernel.dims]
+        sizes = dict(call.sizes)
+        arguments += [self.indices.value(sizes.get(symbol, symbol)) for symbol in callee.kernel.dims]
         arguments.append(self.pool_value())
         arguments.append(self.frame.failure() if can_fail else Value(POINTER, "ptr", "null"))
         self._timed(callee, lambda: self.builder.call_effect(symbol_text(callee.symbol), "void", *arguments))

@@ -1,4 +1,5 @@
-"""Functions to a linked image: emit, compile in parallel, link with the thread pool.
+"""Functions to a linked image: emit, compile in parallel, link with the thread pool. A function can be given as soon as it
+is known; LLVM works on it on threads of its own while the next one is scheduled and emitted.
 
 Kernels are compiled in modules of about MODULE_CHARACTERS: enough of them to keep several threads busy, few enough that
 LLVM's fixed cost of a module (about 3 ms) does not count. Kernels whose text is the same but for the name are compiled
@@ -64,41 +65,74 @@ def compile_functions(
     `arena_bytes`: scratch size (by default what the entry's allocations span).
     `shapes`: extents of inputs, states and outputs for `ingot_shapes` (by default of all parameters).
     """
-    functions = [f for f in traverse.functions_of(entry) if f is not entry]
-    compiler = _Compiler(target, workers or _workers())
-    with compiler:
-        kernels = _Kernels(target)
+    with Compilation(target, workers) as compilation:
+        return compilation.finish(entry, dims=dims, arena_bytes=arena_bytes, shapes=shapes, profile=profile)
+
+
+class Compilation:
+    """A program in the making: the code of a function is made while whoever calls still works on the others."""
+
+    def __init__(self, target: Target, workers: int | None = None) -> None:
+        self._target = target
+        self._compiler = _Compiler(target, workers or _workers())
+        self._kernels = _Kernels(target)
+
+    def __enter__(self) -> Compilation:
+        self._compiler.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._compiler.__exit__(*error)
+
+    def add(self, function: loops.Function) -> None:
+        """A function that the entry is going to call. It may be left out: `finish` adds what is missing."""
+        kernel = self._kernels.emit(function)
+        if kernel is not None:
+            self._compiler.add(kernel)
+
+    def finish(
+        self,
+        entry: loops.Function,
+        *,
+        dims: Sequence[Symbol] | None = None,
+        arena_bytes: Dim | None = None,
+        shapes: Sequence[Dim] | None = None,
+        profile: bool = True,
+    ) -> CompiledFunctions:
+        """The image; see `compile_functions`."""
+        functions = [f for f in traverse.functions_of(entry) if f is not entry]
+        kernels = self._kernels
         for function in functions:
-            kernel = kernels.add(function)
-            if kernel is not None:
-                compiler.add(kernel)
+            self.add(function)
+            kernels.place(function)
         interface = Interface(
             dims=tuple(dims_of(entry) if dims is None else dims),
             arena_bytes=_arena_bytes(entry) if arena_bytes is None else arena_bytes,
             shapes=tuple(d for p in entry.parameters for d in p.shape) if shapes is None else tuple(shapes),
         )
-        module = emit_entry(entry, interface, kernels.callees, target, kernels.sites, profile)
-        objects = compiler.finish(module.text)
-    texts = {**{name: kernel.text for name, kernel in kernels.different.items()}, "entry": module.text}
-    return CompiledFunctions(
-        image=link(objects, (*REQUIRED_EXPORTS, ENTRY_PROFILE) if profile else REQUIRED_EXPORTS),
-        kernels=tuple(function.name for function in functions),
-        sites=module.sites,
-        parallel=any(f"@{PARALLEL_FOR}(" in text for text in texts.values()),
-        texts=texts,
-        objects=tuple(objects),
-        compiled=len(kernels.different),
-    )
+        module = emit_entry(entry, interface, kernels.callees, self._target, kernels.sites, profile)
+        objects = self._compiler.finish(module.text)
+        texts = {**{name: kernel.text for name, kernel in kernels.different.items()}, "entry": module.text}
+        return CompiledFunctions(
+            image=link(objects, (*REQUIRED_EXPORTS, ENTRY_PROFILE) if profile else REQUIRED_EXPORTS),
+            kernels=tuple(function.name for function in functions),
+            sites=module.sites,
+            parallel=any(f"@{PARALLEL_FOR}(" in text for text in texts.values()),
+            texts=texts,
+            objects=tuple(objects),
+            compiled=len(kernels.different),
+        )
 
 
 class _Compiler:
-    """Compiles kernels, several to a module, on threads of their own while more are being emitted."""
+    """Compiles kernels, several to a module, on threads of their own while more are being emitted. The caller is one of
+    the workers: it emits, which nobody else can, and compiles what is left in the end."""
 
     def __init__(self, target: Target, workers: int) -> None:
         self.target = target
-        self.threads = ThreadPoolExecutor(workers)
+        self.threads = ThreadPoolExecutor(max(workers - 1, 1))
         self.support = self.threads.submit(_support, target)
-        self.futures: list[Future[bytes]] = []
+        self.modules: list[tuple[str, Future[bytes]]] = []
         self.group: list[Kernel] = []
         self.size = 0
 
@@ -118,7 +152,9 @@ class _Compiler:
         """The objects of all kernels, of the entry's module and of what every program carries."""
         self._flush()
         self._submit(entry)
-        return [*(future.result() for future in self.futures), *self.support.result()]
+        taken = {text: _object(text, self.target) for text, future in reversed(self.modules) if future.cancel()}
+        made = [taken[text] if text in taken else future.result() for text, future in self.modules]
+        return [*made, *self.support.result()]
 
     def _flush(self) -> None:
         if self.group:
@@ -126,7 +162,7 @@ class _Compiler:
         self.group, self.size = [], 0
 
     def _submit(self, text: str) -> None:
-        self.futures.append(self.threads.submit(_object, text, self.target))
+        self.modules.append((text, self.threads.submit(_object, text, self.target)))
 
 
 def _object(text: str, target: Target) -> bytes:
@@ -147,24 +183,33 @@ class _Kernels:
         self.different: dict[str, Kernel] = {}  # symbol -> kernel
         self.callees: dict[loops.Function, Callee] = {}
         self.sites: list[str] = []
-        self._emitted: dict[tuple[tuple[Buffer, ...], int], Kernel] = {}
+        self._emitted: dict[tuple[tuple[Buffer, ...], int], tuple[loops.Function, Kernel]] = {}
         self._symbols: dict[str, str] = {}  # text with the name left out -> symbol
 
-    def add(self, function: loops.Function) -> Kernel | None:
-        """Emit a function; the kernel to compile, None when there is one like it already."""
-        same = (function.parameters, id(function.body))  # functions that share a body share their code
-        kernel = self._emitted.get(same)
-        if kernel is None:
-            kernel = self._emitted[same] = emit_kernel(function, _PLACEHOLDER, self.target)
-        symbol = self._symbols.get(kernel.body)
-        is_new = symbol is None
-        if symbol is None:
-            symbol = self._symbols[kernel.body] = _unique(function.name, self.different)
-            body = kernel.body.replace(_PLACEHOLDER, symbol)
-            self.different[symbol] = replace(kernel, name=symbol, body=body)
-        self.callees[function] = Callee(kernel, symbol, len(self.sites), len(self.callees))
+    def emit(self, function: loops.Function) -> Kernel | None:
+        """The kernel of a function when it has to be compiled, None when there is one like it already."""
+        same = _shared(function)
+        if same in self._emitted:
+            return None
+        kernel = emit_kernel(function, _PLACEHOLDER, self.target)
+        self._emitted[same] = function, kernel  # the function too: its body keeps its id
+        if kernel.body in self._symbols:
+            return None
+        symbol = self._symbols[kernel.body] = _unique(function.name, self.different)
+        body = kernel.body.replace(_PLACEHOLDER, symbol)
+        made = self.different[symbol] = replace(kernel, name=symbol, body=body)
+        return made
+
+    def place(self, function: loops.Function) -> None:
+        """The next function of the program, which was emitted."""
+        _, kernel = self._emitted[_shared(function)]
+        self.callees[function] = Callee(kernel, self._symbols[kernel.body], len(self.sites), len(self.callees))
         self.sites.extend(kernel.sites)
-        return self.different[symbol] if is_new else None
+
+
+def _shared(function: loops.Function) -> tuple[tuple[Buffer, ...], int]:
+    """The same for functions that share a body, which share their code."""
+    return function.parameters, id(function.body)
 
 
 _PLACEHOLDER = "ingot.kernel"  # cannot be the name of a kernel: a dot

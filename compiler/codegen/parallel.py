@@ -3,7 +3,7 @@
 llvmlite takes one lock around every call into LLVM, so its own interface compiles one module at a time
 whatever the number of threads.  LLVM itself needs no such lock as long as no two threads share a context.
 Here each module gets a context, a target machine and a pass builder of its own, and the same library is
-called through prototypes of our own, which take no lock; ctypes releases the interpreter's lock meanwhile.
+called through prototypes of our own, which take no lock; ctypes releases the interpreter's lock during the long calls.
 
 Invariant: the objects depend on the text and the settings only, not on the number of workers.
 Non-goal: choosing passes.  The emitted IR is already vectorised and unrolled; whoever calls knows what it
@@ -80,6 +80,12 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(PASSES.values(), (None, _Handle)),
 }
 
+# What takes so long that Python should go on meanwhile. After each such call a thread waits for the interpreter's lock,
+# milliseconds when another one computes, so the short calls keep it.
+_LONG = frozenset({
+    "LLVMPY_ParseAssembly", "LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory",
+})  # fmt: skip
+
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
 llvm.initialize_native_asmparser()  # inline assembly
@@ -95,7 +101,7 @@ class _Library:
     def __init__(self) -> None:
         library = ctypes.CDLL(ffi.lib._name)
         for name, (result, *arguments) in _PROTOTYPES.items():
-            prototype = ctypes.CFUNCTYPE(result, *arguments)
+            prototype = (ctypes.CFUNCTYPE if name in _LONG else ctypes.PYFUNCTYPE)(result, *arguments)
             setattr(self, name.removeprefix("LLVMPY_"), prototype((name, library)))
 
     def __getattr__(self, name: str) -> Any:  # tells type checkers that there are attributes

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ingot.compiler.ir.scalar import Buffer, Local, Scalar
-from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.symbolic import Dim, Symbol
 
 LoopKind = Literal["serial", "parallel", "unrolled", "vector"]
 
@@ -89,8 +89,11 @@ class View:
 
 @dataclass(frozen=True)
 class Call:
+    """`sizes` are the values that symbols of the function have in it; the others are what they are for the caller."""
+
     function: Function
     arguments: tuple[Buffer, ...]
+    sizes: tuple[tuple[Symbol, Dim], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,8 @@ def statement_dims(statement: loops.Statement) -> tuple[Dim, ...]:
             return buffer.shape if offset is None else (*buffer.shape, offset)
         case loops.View(buffer=buffer, offset=offset):
             return (*buffer.shape, offset)
+        case loops.Call(sizes=sizes):
+            return tuple(value for _, value in sizes)
         case _:
             return ()
 
@@ -153,6 +155,15 @@ def function_dims(function: loops.Function) -> Iterator[Dim]:
             yield statement.variable
         for node in nodes(*statement_scalars(statement), *(p for d in dims for p in payloads(d))):
             yield from dims_of(node)
+
+
+def function_symbols(function: loops.Function) -> tuple[Symbol, ...]:
+    """The symbols whose values a function needs, also for the functions it calls, by name."""
+    found = set(symbols_in(function_dims(function)))
+    for statement in loops.walk(function.body):
+        if isinstance(statement, loops.Call):
+            found |= set(function_symbols(statement.function)) - {symbol for symbol, _ in statement.sizes}
+    return symbols_in(found)
 
 
 def symbols_in(dims: Iterable[Dim]) -> tuple[Symbol, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ingot.compiler.ir import loops
 from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.symbolic import Dim, Symbol
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,4 @@ class Scheduled:
     reason: str
     scratch: tuple[Buffer, ...] = ()
     in_place: tuple[tuple[Buffer, Buffer], ...] = ()
+    sizes: Mapping[Symbol, Dim] = field(default_factory=dict)  # symbols of the function -> what callers pass for them

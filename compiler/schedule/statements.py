@@ -84,8 +84,8 @@ class _Copier:
             case View(buffer, base, offset):
                 offset, base = dim(offset), self.buffers.get(base, base)
                 return View(self._buffer(buffer), base, offset)
-            case Call(function, arguments):
-                return Call(function, tuple(self.buffers.get(b, b) for b in arguments))
+            case Call(arguments=arguments):
+                return replace(statement, arguments=tuple(self.buffers.get(b, b) for b in arguments))
             case Fail(condition, code, site, details):
                 return Fail(scalar(condition), code, site, tuple(map(scalar, details)))
             case Prefetch(buffer, index, locality):

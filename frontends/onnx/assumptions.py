@@ -85,7 +85,8 @@ class Assumptions:
     def value(self, value: Any) -> Any:
         """A value with its extents as they are written under these assumptions."""
         if isinstance(value, Coded):
-            return replace(value, tensor=self.value(value.tensor))
+            tensor = self.value(value.tensor)
+            return value if tensor is value.tensor else replace(value, tensor=tensor)
         if not isinstance(value, Tensor) or not self.expressions:
             return value
         shape = tuple(map(self.stated, value.shape))

@@ -23,7 +23,7 @@ from ingot.compiler.errors import IngotError
 from ingot.compiler.ir.graph import Graph, Source
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
-from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ops.base import OpTypeError
 from ingot.compiler.ops.control import inline
 from ingot.frontends.dsl.tensor import Tensor
@@ -137,11 +137,31 @@ class Importer:
             except ProblemError as error:
                 self._fail(item, scope, error.at(item.label))
             except (OpTypeError, IngotError) as error:
+                extents = difference_in(error)
+                if extents is not None and self._assume(item, scope, extents):
+                    work.appendleft(item)
+                    continue
                 message = error.message if isinstance(error, IngotError) else str(error)
-                problem = Problem(Kind.BAD_SHAPE, message, item.label, extents=difference_in(error))
+                problem = Problem(Kind.BAD_SHAPE, message, item.label, extents=extents)
                 self._fail(item, scope, problem)
             except MALFORMED as error:  # what a converter did not foresee of a malformed node
                 self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
+
+    def _assume(self, item: Item, scope: Scope, extents: tuple[Dim, Dim]) -> bool:
+        """Take two extents to be equal and restate what the node reads: whether it may succeed now. An assumption about
+        a dim of an input changes the input's type, so it is left to the next import from the beginning."""
+        assumed = self.assumptions.with_equal([extents]) or self.assumptions
+        if assumed.inputs != self.assumptions.inputs:
+            return False
+        is_new = assumed != self.assumptions
+        self.assumptions = assumed
+        for name in filter(scope.has, item.reads):
+            before = scope.find(name)
+            after = assumed.value(before)
+            if after is not before:
+                scope.set(name, after)
+                is_new = True
+        return is_new
 
     def _waiting(self, item: Item, scope: Scope) -> Pending | None:
         """What the node waits for, when one of its inputs does not exist yet."""

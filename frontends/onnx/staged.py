@@ -18,6 +18,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from ingot.compiler.errors import IngotError
+from ingot.compiler.garbage import no_collection
 from ingot.compiler.ir.graph import Graph, Input
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.symbolic import Symbol
@@ -79,6 +80,7 @@ class Staged:
 
     # --- building ----------------------------------------------------------------------------------
 
+    @no_collection()
     def build(self, items: Sequence[Item], given: Mapping[str, Given], name: str = "") -> Stage:
         """The stage of these nodes for these inputs; OnnxError lists what is wrong with the model."""
         assumptions = Assumptions()
@@ -91,6 +93,7 @@ class Staged:
                 scope.set(label, bound(trace, label, _under(assumptions, what), arguments))
             importer = Importer(self.model, assumptions)
             importer.run(items, scope)
+            assumptions = importer.assumptions
             if not importer.problems:
                 told = [_under(assumptions, what) for what in given.values()]
                 stage = self._stage(trace, scope, importer.deferred, arguments, told, name or self.name)

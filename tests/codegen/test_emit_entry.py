@@ -7,11 +7,12 @@ import ctypes
 import numpy as np
 import pytest
 
-from ingot.compiler.codegen.objects import CompiledFunctions, compile_functions
+from ingot.compiler.codegen.objects import Compilation, CompiledFunctions, compile_functions
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.interpret import run_function
 from ingot.compiler.ir.loops import Alloc, Call, Fail, Function, If, Store, View, While
 from ingot.compiler.ir.scalar import Buffer, Load, apply, bounded_index, constant
+from ingot.compiler.ir.traverse import functions_of
 from ingot.compiler.ir.types import boolean, f32, i64
 from ingot.compiler.target import NAMED, Target
 from ingot.runtime import abi
@@ -113,6 +114,11 @@ def test_compilation_is_deterministic_whatever_the_number_of_workers() -> None:
         return chain(*(unary(f"k{n}", f) for n, f in enumerate(("exp", "tanh", "sin", "neg", "sqrt", "log"))))
 
     images = {compile_functions(kernels(), HOST, workers).image.to_bytes() for workers in (1, 3)}
+    entry = kernels()
+    with Compilation(HOST, 2) as compilation:
+        for function in functions_of(entry)[:3]:  # some are given while others are still made
+            compilation.add(function)
+        images.add(compilation.finish(entry).image.to_bytes())
     assert len(images) == 1
 
 

@@ -85,7 +85,7 @@ def refuse(*args: object, **keywords: object) -> None:
 
 def test_a_hit_compiles_nothing(own_cache, monkeypatch):
     first = pipeline.compile_graph(network_graph())
-    for name in ("run_passes", "assemble", "compile_functions"):
+    for name in ("run_passes", "assemble", "Compilation"):
         monkeypatch.setattr(pipeline, name, refuse)
     again = pipeline.compile_graph(network_graph())
     assert (first.from_cache, again.from_cache) == (False, True)

@@ -12,6 +12,7 @@ import pytest
 
 import ingot
 from ingot.compiler import pipeline
+from ingot.compiler.garbage import no_collection
 from ingot.compiler.options import Options
 from ingot.runtime.executable import Executable
 from tests.pipeline.support import images, network, training_step
@@ -166,3 +167,23 @@ def test_generated_code_calls_no_allocator():
         for word in ("alloc", "free", "brk", "memalign"):
             assert not [imported.name for imported in image.imports if word in imported.name]
             assert not [function.name for function in image.functions if word in function.name]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collection_rests_while_compiling_and_is_as_before_afterwards(enabled: bool) -> None:
+    seen: list[bool] = []
+
+    @no_collection()
+    def work() -> None:
+        seen.append(gc.isenabled())
+        raise KeyError
+
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(KeyError):
+            work()
+        assert seen == [False]
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -23,7 +23,7 @@ from ingot.compiler.ir.interpret.shapes import bind_shapes, known_dims, named_di
 from ingot.compiler.ir.interpret.tensor import arguments
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Dim, Symbol, Variable
-from ingot.compiler.ir.traverse import function_dims, functions_of, symbols_in
+from ingot.compiler.ir.traverse import function_symbols, functions_of
 from ingot.compiler.ir.types import DType
 from ingot.runtime.abi import Failure
 
@@ -51,7 +51,7 @@ def run_function(
     returned. Symbols get their values from the shapes of the arrays and from `dims`."""
     where = f"function {function.name}"
     every = functions_of(function)
-    symbols = symbols_in(dim for each in every for dim in function_dims(each))
+    symbols = function_symbols(function)
     values = named_dims(dims, symbols, where)
     given = arguments(where, function.parameters, arrays)
     pairs = list(zip(function.parameters, given, strict=True))
@@ -143,8 +143,8 @@ class _Translator:
                 return self._alloc(buffer, offset)
             case loops.View(buffer, base, offset):
                 return self._view(buffer, base, offset)
-            case loops.Call(function, given):
-                return self._call(function, given)
+            case loops.Call():
+                return self._call(statement)
             case loops.Fail():
                 return self._fail(statement)
             case loops.Prefetch():
@@ -259,15 +259,18 @@ class _Translator:
 
         return run
 
-    def _call(self, function: loops.Function, given: tuple[Buffer, ...]) -> Action:
+    def _call(self, call: loops.Call) -> Action:
+        function, given = call.function, call.arguments
         body = self.machine.compiled(function)
         parameters = function.parameters
+        passed = [(symbol, self.closures.dim(value)) for symbol, value in call.sizes]
         if len(parameters) != len(given):
             raise InterpreterError(f"{self.where}: {function.name} takes {len(parameters)} buffers, not {len(given)}")
         shapes = [[self.closures.dim(d) for d in p.shape] for p in parameters]
 
         def run(env: Environment) -> None:
             inner: Environment = {key: value for key, value in env.items() if isinstance(key, Symbol)}
+            inner.update({symbol: value(env) for symbol, value in passed})
             for parameter, argument, shape in zip(parameters, given, shapes, strict=True):
                 memory = self.closures.memory(env, argument)
                 sizes = tuple(d(inner) for d in shape)

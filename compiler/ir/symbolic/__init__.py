@@ -12,6 +12,7 @@ as written.
 from ingot.compiler.ir.symbolic.division import ceildiv
 from ingot.compiler.ir.symbolic.expression import (
     Atom,
+    Compound,
     Dim,
     Expr,
     FloorDiv,
@@ -36,6 +37,7 @@ from ingot.compiler.ir.symbolic.text import parse, to_text
 
 __all__ = [
     "Atom",
+    "Compound",
     "Dim",
     "Expr",
     "FloorDiv",

@@ -108,9 +108,10 @@ class _FunctionWriter(Writer):
             case View(buffer, base, offset):
                 source = self.name(base)
                 return f"view {self.buffer(buffer)} = {source} at {self.dim(offset)}"
-            case Call(function, arguments):
+            case Call(function, arguments, sizes):
                 names = ", ".join(map(self.name, arguments))
-                return f"call {quoted(self.functions.of(function))}({names})"
+                given = ", ".join(f"{self.dim(symbol)} = {self.dim(value)}" for symbol, value in sizes)
+                return f"call {quoted(self.functions.of(function))}({names})" + (f" with {given}" if given else "")
             case Fail(condition, code, site, details):
                 more = f"({', '.join(map(self.scalar, details))})" if details else ""
                 return f"fail {self.scalar(condition)} code {code} {string(site)}{more}"
@@ -243,7 +244,14 @@ class _FunctionReader(Reader):
             if not self.accept(","):
                 break
         self.expect(")", " or ','")
-        return Call(self.known[name], tuple(arguments))
+        sizes: list[tuple[Symbol, Dim]] = []
+        while self.accept("," if sizes else "with"):
+            size = self.dim()
+            if not isinstance(size, Symbol):
+                raise self.error("a size has the name of a symbol")
+            self.expect("=")
+            sizes.append((size, self.dim()))
+        return Call(self.known[name], tuple(arguments), tuple(sizes))
 
     def _fail(self) -> Fail:
         condition = self.scalar()

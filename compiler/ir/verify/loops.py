@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from ingot.compiler.ir import symbolic
@@ -21,7 +21,7 @@ from ingot.compiler.ir.loops import (
     While,
 )
 from ingot.compiler.ir.scalar import Buffer, Scalar
-from ingot.compiler.ir.symbolic import Atom, Dim, Opaque
+from ingot.compiler.ir.symbolic import Atom, Dim, Opaque, Symbol
 from ingot.compiler.ir.traverse import function_dims, functions_of, symbols_in
 from ingot.compiler.ir.types import boolean
 from ingot.compiler.ir.verify.scalars import ScalarChecker, check_symbols, text_of
@@ -110,8 +110,8 @@ class _FunctionChecker(ScalarChecker):
                 self._alloc(buffer, offset)
             case View(buffer, base, offset):
                 self._view(buffer, base, offset)
-            case Call(function, arguments):
-                self._call(function, arguments)
+            case Call(function, arguments, sizes):
+                self._call(function, arguments, dict(sizes))
             case Fail(condition, _, site, details):
                 self.at(f"fail at {site!r}")
                 self._condition(condition)
@@ -232,8 +232,13 @@ class _FunctionChecker(ScalarChecker):
         if self.certain and symbolic.less(base.type.bytes, end) is True:
             raise self.error(f"it ends at byte {text_of(end)} of {base!r}")
 
-    def _call(self, function: Function, arguments: Sequence[Buffer]) -> None:
+    def _call(self, function: Function, arguments: Sequence[Buffer], sizes: Mapping[Symbol, Dim]) -> None:
         self.at(f"call {function.name}")
+        for symbol, value in sizes.items():
+            self.dim(value, f"the size {symbol.name}")
+            for bound, room in ((symbol.lower, 1), (symbol.upper, -1)):
+                fits = bound is None or symbolic.is_nonnegative(room * (value - bound))
+                self.require(fits, f"the size {symbol.name} is {text_of(value)}, which its bounds do not allow")
         if any(loop.kind == "vector" for loop in self.loops):
             raise self.error("a call stands in a vector loop")
         if len(arguments) != len(function.parameters):
@@ -243,7 +248,7 @@ class _FunctionChecker(ScalarChecker):
                 raise self.error(f"{argument!r} does not exist here")
             if argument.space == "register":
                 raise self.error(f"{argument!r} is in registers and cannot be passed")
-            if not _same_type(argument, parameter):
+            if not _same_type(argument, parameter, sizes):
                 raise self.error(f"{argument!r} is passed for {parameter!r}")
 
     # --- rules of memory -------------------------------------------------------------------------
@@ -265,9 +270,10 @@ class _FunctionChecker(ScalarChecker):
             raise self.error(f"{what} {buffer!r}, registers of another thread")
 
 
-def _same_type(left: Buffer, right: Buffer) -> bool:
+def _same_type(argument: Buffer, parameter: Buffer, sizes: Mapping[Symbol, Dim]) -> bool:
+    expected = [symbolic.substitute(dim, sizes) for dim in parameter.shape]
     return (
-        left.dtype == right.dtype
-        and len(left.shape) == len(right.shape)
-        and all(symbolic.equal(a, b) is not False for a, b in zip(left.shape, right.shape, strict=True))
+        argument.dtype == parameter.dtype
+        and len(argument.shape) == len(expected)
+        and all(symbolic.equal(a, b) is not False for a, b in zip(argument.shape, expected, strict=True))
     )

@@ -147,7 +147,8 @@ def _grams(
 ) -> Counter[int]:
     """How often each known n-gram occurs; single items are counted once, not for every distance."""
     found: Counter[int] = Counter()
-    for distance in range(1, skips + 2):
+    longest = min(longest, max(map(len, known), default=0))
+    for distance in range(1, min(skips + 1, len(items)) + 1):
         for size in range(shortest, longest + 1):
             if size == 1 and distance > 1:
                 continue

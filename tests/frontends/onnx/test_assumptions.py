@@ -12,6 +12,7 @@ import ingot
 from ingot.compiler.ir.symbolic import Symbol, minimum
 from ingot.frontends.onnx.assumptions import Assumptions
 from ingot.frontends.onnx.executable import AssumingFunction
+from ingot.frontends.onnx.importer import Importer
 from ingot.frontends.onnx.problems import OnnxError
 from tests.frontends.onnx.building import Array, model_of, run_onnxruntime
 
@@ -139,3 +140,19 @@ def test_assumptions_are_written_in_the_simplest_form() -> None:
     assert assumed.stated(2 * m) == 2 * n
     assert assumed.with_equal([(n, 3), (m, 4)]) is None  # n and m are one dim, which cannot be both
     assert assumed.with_equal([(n, m)]) is None  # nothing new
+
+
+def test_an_expression_is_assumed_where_it_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of sums of unlike halves: each assumption is made in passing, the import does not begin anew."""
+    nodes = []
+    for number in range(3):
+        pool = {"kernel_shape": [2], "strides": [2], "ceil_mode": number % 2}
+        nodes.append(helper.make_node("MaxPool", [f"x{number}"], [f"a{number}"], **pool))
+        nodes.append(helper.make_node("MaxPool", [f"x{number}"], [f"b{number}"], **{**pool, "ceil_mode": 1 - number % 2}))
+        nodes.append(helper.make_node("Add", [f"a{number}", f"b{number}"], [f"x{number + 1}"]))
+    model = model_of(nodes, [declared("x0", 1, 2, "n")], ["x3"])
+    runs: list[int] = []
+    run = Importer.run
+    monkeypatch.setattr(Importer, "run", lambda *given, **named: runs.append(1) or run(*given, **named))
+    check(model, [{"x0": floats(1, 2, n)} for n in (8, 16)])
+    assert len(runs) == 1

@@ -407,3 +407,21 @@ def test_host_node_with_fewer_values_than_keys():
     program = ingot.compile(ingot.load_onnx(model_of([labels], [given], [wanted], domains={"ai.onnx.ml": 4})))
     with pytest.raises(OnnxError, match=r"(?s)O120.*labels"):
         program(np.array(["a"], object))
+
+
+@pytest.mark.parametrize("limits", [(2, 0), (1 << 32, 1), (2, 1 << 32)])
+def test_n_grams_of_any_length_and_distance(limits: tuple[int, int]):
+    """Only lengths that the pool has and distances that the text has are looked at."""
+    length, skips = limits
+    settings = {"mode": "TF", "min_gram_length": 1, "ngram_counts": [0, 1], "ngram_indexes": [0, 1]}
+    counted = node(
+        "TfIdfVectorizer", "x", "y", max_gram_length=length, max_skip_count=skips, pool_int64s=[7, 1, 2], **settings
+    )
+    items = np.array([7, 1, 2, 1, 9, 2], np.int64)
+    (found,) = (ingot.compile(ingot.load_onnx(model_of([counted], [info("x", items)], ["y"])))(items),)
+    pairs = sum(
+        items[i] == 1 and items[i + distance] == 2
+        for distance in range(1, min(skips + 1, 5) + 1)
+        for i in range(6 - distance)
+    )
+    np.testing.assert_array_equal(found, np.array([1, pairs], np.float32))
