@@ -21,6 +21,7 @@ class FusionLimits:
     inline_weight: int = 48  # arithmetic in one inlined expression
     inline_loads: int = 12  # memory streams of one expression
     duplicate_weight: int = 1  # an expression cheaper than this is recomputed for each reader
+    repeat_weight: int = 6  # the same of one that reads a single tensor: storing it would be a second one to read
     kernel_definitions: int = 12  # definitions in one kernel: live registers and code size
     horizontal_definitions: int = 48  # independent updates in one kernel: one pass over memory, no shared values
     serial_row_elements: int = 1 << 16  # rows longer than this want parallelism inside the row

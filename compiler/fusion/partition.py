@@ -97,7 +97,7 @@ class _Partition:
             loads |= self.expression_loads[arg] if arg in self.inlined else {arg}
         if isinstance(op, Concat) or any(arg in self.choosing and arg in self.inlined for arg in value.args):
             self.choosing.add(value)
-        reason = self._why_stored(value, total, len(loads))
+        reason = self._why_stored(value, total, loads)
         if reason is None:
             self.inlined.add(value)
             self.expression_weight[value] = total
@@ -112,8 +112,9 @@ class _Partition:
         reads = [BufferReader(Buffer("x", a.tensor.dtype, a.shape)) for a in value.args]
         return op.lower(value.tensor, axes(value.shape), *reads)
 
-    def _why_stored(self, value: Value, total: int, loads: int) -> str | None:
+    def _why_stored(self, value: Value, total: int, loaded: set[Value]) -> str | None:
         """The reason to give a value memory, or None when its readers compute it."""
+        loads = len(loaded)
         if value in self.outputs:
             return "it is an output"
         if self.is_reduction[value]:
@@ -136,7 +137,11 @@ class _Partition:
             stretched = estimate(user.tensor.size) > 2 * estimate(value.tensor.size)
             if total > 0 and stretched and not op.rereads and not constant:
                 return f"{op.name} stretches it: computing it once is cheaper"
-        if len(users) > 1 and total > self.limits.duplicate_weight and not constant:
+        # A bias or a table of positions is no stream. Not by its size: what is fused, and so how sums are rounded, would
+        # depend on the batch.
+        streams = sum(other.tensor.rank >= value.tensor.rank and not _is_parameter(other) for other in loaded)
+        again = self.limits.duplicate_weight if streams > 1 else self.limits.repeat_weight
+        if len(users) > 1 and total > again and not constant:
             return f"it has {len(users)} readers and costs {total} per element"
         if total > self.limits.inline_weight:
             return f"the expression would cost {total} per element"
@@ -485,6 +490,10 @@ class _Partition:
         name = "_".join(dict.fromkeys(v.op.name for v in group.values))[:64]  # type: ignore[attr-defined]
         kernel = Kernel(f"{name}_{group.number}", tuple(inputs), tuple(stored), tuple(group.definitions))
         return KernelStep(kernel, tuple(group.values))
+
+
+def _is_parameter(value: Value) -> bool:
+    return isinstance(value.op, Input) and value.op.role != "argument"
 
 
 def _moves_last_axis(value: Value) -> bool:

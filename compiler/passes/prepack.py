@@ -4,9 +4,9 @@
 
 with w cut into blocks of columns, each contiguous: reading a block is one stream, and nothing is packed at
 run time. Done for weights that are constant, or captured by a loop (the cutting then leaves the loop); the product
-itself reads through `unblock`. A block is as wide as the register tile: two vectors, or more when there are few
-rows to share it. The last block is filled up with zeros that nobody reads. A weight of one block only has to lie row
-by row.
+itself reads through `unblock`. A block is as wide as the register tile of many rows, two vectors; the wider tiles of a
+few rows read several blocks side by side, which memory gives faster than one stream. The last block is filled up with
+zeros that nobody reads. A weight of one block only has to lie row by row.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from ingot.compiler.target import Target
 
 SMALLEST = 1 << 12  # elements of a weight for which rearranging pays
 VECTORS_OF_TILE = 2
-VECTORS_OF_ROW = 8  # with one or two rows, this many independent sums hide the latency of an addition
-FEW_ROWS = 2
 
 
 @dataclass(frozen=True)
@@ -85,23 +83,18 @@ class Prepack(Pass):
             return None
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
-        rows = _rows(value, op)
-        vectors = VECTORS_OF_ROW if isinstance(rows, int) and rows <= FEW_ROWS else VECTORS_OF_TILE
-        block = self._columns(extent, depth, vectors, value.tensor.dtype)
+        block = self._columns(extent, depth, value.tensor.dtype)
         if block is None and (op.right[0] != column or extent == 1):  # one column is a row as it lies
             return None
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
         columns = matrix if block is None else matrix.apply(Block(block)).apply(Unblock(extent))
         return builder.emit(replace(op, right=summed + column), x, columns.value)
 
-    def _columns(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
-        """Columns of a block of a matrix: as many as a register tile has, or a few vectors less when a single row is
-        then cut without a rest; None when blocks do not pay."""
+    def _columns(self, extent: Dim, depth: Dim, dtype: DType) -> int | None:
+        """Columns of a block of a matrix; None when blocks do not pay."""
         if not isinstance(extent, int) or not isinstance(depth, int) or extent * depth < SMALLEST:
             return None
-        lanes = self.vector_bytes // max(1, dtype.compute.itemsize)
-        sizes = (number * lanes for number in range(vectors, vectors // 2, -1))
-        block = next((size for size in sizes if extent % size == 0), vectors * lanes)
+        block = VECTORS_OF_TILE * (self.vector_bytes // max(1, dtype.compute.itemsize))
         return block if block < extent else None
 
     def _blocked_convolution(
@@ -143,14 +136,6 @@ def _column(op: Contract) -> str | None:
     if last not in op.right or last in op.left or other not in op.summed:
         return None
     return last
-
-
-def _rows(value: Value, op: Contract) -> Dim:
-    count: Dim = 1
-    for letter, dim in zip(op.output, value.shape, strict=True):
-        if letter != op.output[-1]:
-            count = count * dim
-    return count
 
 
 def _is_fixed(value: Value, fixed: set[str]) -> bool:

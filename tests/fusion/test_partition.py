@@ -134,6 +134,24 @@ def test_windows_slide_over_contiguous_channels(channels, expected):
     assert (("transpose",) in kernels(plan_of(model, ingot.f32[1, channels, 33, 33]))[:1]) == expected
 
 
+def test_cheap_values_are_not_kept_for_the_gradient():
+    """Between a product and its gradient an activation keeps what is dear, its tanh: not each step of its polynomial."""
+
+    def loss(x, w, b, v):
+        return ((x @ w + b).gelu(approximate="tanh") @ v).sum()
+
+    types = (ingot.f32[64, 32], ingot.f32[32, 128], ingot.f32[128], ingot.f32[128, 32])
+    graph = optimised(ingot.trace(functions.value_and_grad(loss, (1, 2, 3)), types).graph)
+
+    def stored(limits: FusionLimits) -> list[str]:
+        plan = partition(graph, limits)
+        check_plan(graph, plan)
+        return sorted(value.op.name for value in plan.buffers if value.args and value.shape == (64, 128))
+
+    assert stored(FusionLimits()) == ["add", "contract", "contract", "mul", "mul", "tanh"]
+    assert len(stored(FusionLimits(repeat_weight=0))) > 7
+
+
 def test_two_products_are_two_kernels():
     assert count(lambda x, w, b: (x @ w + b).relu() @ w + b, ROWS, MATRIX, BIAS) == 2
 

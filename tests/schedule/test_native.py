@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -117,3 +119,31 @@ def test_results_stored_past_the_caches(kernel):
         found.append(outputs)
     for usual, streamed in zip(*found, strict=True):
         np.testing.assert_array_equal(usual, streamed)
+
+
+FAR = replace(HOST, l1_bytes=1 << 14, l2_bytes=1 << 15, l3_bytes=1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (kernels.reduce_axes((300_001,), ()), "few results"),
+        (kernels.reduce_axes((301, 700), (0,)), "two at a time"),
+        (kernels.reduce_axes((3, 401, 300), (0, 1), "max"), "two at a time"),
+        (kernels.reduce_axes((1003, 90), (1,)), "along a kept axis"),
+        (kernels.reduce_axes((1003, 90), (1,), "max"), "along a kept axis"),
+    ],
+)
+def test_what_no_cache_holds_is_added_up_in_the_same_order(kernel, reason):
+    """Several rows or chunks at once: the bits are those of the usual loops."""
+    found = []
+    for target in (HOST, FAR):
+        scheduled = schedule(kernel, target)
+        assert target is HOST or reason in scheduled.reason
+        outputs = [guarded(array) for array in unset(kernel.outputs, {})]
+        scratch = [guarded(array) for array in unset(scheduled.scratch, {})]
+        native = Native([loops.Function("k", scheduled.function.parameters, scheduled.function.body)])
+        assert native("k", *map(guarded, inputs_of(kernel, {})), *outputs, *scratch) is None
+        found.append(outputs)
+    for usual, far in zip(*found, strict=True):
+        np.testing.assert_array_equal(usual, far)

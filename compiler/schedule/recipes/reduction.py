@@ -9,20 +9,19 @@ accumulated depends on the reduced extents only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
-from ingot.compiler.schedule.form import Accumulation, ReductionForm, in_place_pairs, reduction_form
+from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form
 from ingot.compiler.schedule.lanes import Chunking
 from ingot.compiler.schedule.padding import without_padding
-from ingot.compiler.schedule.primitives import simplify
-from ingot.compiler.schedule.recipes import elementwise
+from ingot.compiler.schedule.recipes import along_reduced, elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.tile import Tile
 from ingot.compiler.target import Target
@@ -30,6 +29,7 @@ from ingot.compiler.target import Target
 SHORTEST_CHAIN, USUAL_CHAIN, LONGEST_CHAIN = 32, 128, 512  # additions in one chain before its total is added
 FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
 ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
+STRIP_ROWS, STRIP_VECTORS = 8, 2  # rows that are added to their sums at a time, and vectors of each
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     if form is None:
         return None
     width = lanes_of(form, target)
-    if along_reduced(form, width):
-        return _two_stage_lanes(kernel, form, width, target, options)
+    if runs_along_reduced(form, width):
+        return along_reduced.recipe(kernel, form, width, target, options)
     form, padding = without_padding(form)
     decision = replace(decide(form, width, target, options), **options.decisions)
     decision.check(len(form.kept))
@@ -67,21 +67,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         body = tiled(form, decision, target, chunk_of(form))
     fill = elementwise.fill([each.points for each in padding], form.views, target, options)
     scratch = (*(each.buffer for each in padding), *scratch)
-    return _scheduled(kernel, form, (*fill, *body), scratch, asdict(decision), "vectors run along a kept axis")
-
-
-def _scheduled(
-    kernel: Kernel,
-    form: ReductionForm,
-    body: Sequence[Statement],
-    scratch: tuple[Buffer, ...],
-    decisions: dict,
-    reason: str,
-) -> Scheduled:
-    final = simplify(body)
-    parameters = (*kernel.inputs, *kernel.outputs, *scratch)
-    function = loops.Function(kernel.name, parameters, form.views.declared(final))
-    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))
+    return along_reduced.scheduled_reduction(kernel, form, (*fill, *body), scratch, asdict(decision), "vectors run along a kept axis")
 
 
 # --- decision -----------------------------------------------------------------------------------------------------
@@ -94,7 +80,7 @@ def lanes_of(form: ReductionForm, target: Target) -> int:
     return max(1, target.vector_bytes // widest)
 
 
-def along_reduced(form: ReductionForm, width: int) -> bool:
+def runs_along_reduced(form: ReductionForm, width: int) -> bool:
     """Whether vectors should run along the last reduced axis rather than the last kept one."""
     if not form.reduced or symbolic.less(form.reduced_extents[-1], width) is True:
         return False
@@ -347,6 +333,9 @@ def _two_stage(
         number = [part.start for part in ranges]
         starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
 
+        if _in_strips(form, decision, target):
+            return _strips(form, decision.width, target, starts[0], extents[0], scratch, number[0])
+
         def emit(each: Tile) -> tuple[Statement, ...]:
             sums = [each.register(a.mark.name, a) for a in form.accumulations]
             chain = _chain(each, sums, form, target, extents, starts, decision.unroll)
@@ -374,81 +363,43 @@ def _two_stage(
     return (*first, *tiled(second, whole, target, None)), scratch
 
 
-def _two_stage_lanes(
-    kernel: Kernel, form: ReductionForm, width: int, target: Target, options: ScheduleOptions
-) -> Scheduled | None:
-    """Huge reductions along vectors to few results; others are rows."""
-    cut = lanes.chunking(form.reduced_extents, lanes.CHUNK, lanes.VECTORS * width)
-    few = symbolic.less(symbolic.product(form.kept_extents), FEW_TILES) is True
-    if cut is None or not few or not options.parallel:
-        return None
-    counts = lanes.chunk_counts(form.reduced_extents, cut)
-    scratch = tuple(
-        Buffer(f"{a.mark.name}_parts", a.dtype, (*form.kept_extents, *counts, width), "arena")
-        for a in form.accumulations
+def _in_strips(form: ReductionForm, decision: ReductionDecision, target: Target) -> bool:
+    """Whether the sums of a chunk of rows stay in a near cache, so that whole rows can be added to them."""
+    if len(form.kept) != 1 or len(form.reduced) != 1 or not _comes_from_afar(form, target):
+        return False
+    size = symbolic.product(form.kept_extents) * sum(a.dtype.itemsize for a in form.accumulations)
+    return decision.row_axis < 0 and symbolic.less_equal(size, target.l1_bytes // 2) is True
+
+
+def _strips(
+    form: ReductionForm, width: int, target: Target, first: Dim, count: Dim, parts: Sequence[Buffer], number: Dim
+) -> tuple[Statement, ...]:
+    """One chunk of rows, a few at a time from their beginning to their end: memory is read in the order in which it
+    lies. Each column is added up in the order of the rows, as in a tile."""
+    (extent,), (column,), (row,) = form.kept_extents, form.kept, form.reduced
+
+    def sweep(value: Callable[[Accumulation, Load], Scalar]) -> tuple[Statement, ...]:
+        def point(j: Dim, _: Dim) -> list[Statement]:
+            places = [Load(part, (number, j)) for part in parts]
+            values = [
+                scalars.substitute(value(a, Load(part, (number, column))), {column: j})
+                for a, part in zip(form.accumulations, parts, strict=True)
+            ]
+            return [Store(place.buffer, place.index, v) for place, v in zip(places, values, strict=True)]
+
+        return lanes.lane_loops(extent, width, STRIP_VECTORS, point, interleaved=True)
+
+    def add(start: Dim, rows: int) -> tuple[Statement, ...]:
+        def added(a: Accumulation, total: Scalar) -> Scalar:
+            for n in range(rows):
+                total = build.combine(a.combiner, total, scalars.substitute(a.body, {row: start + n}), target)
+            return total
+
+        return sweep(added)
+
+    done = count // STRIP_ROWS * STRIP_ROWS
+    return (
+        *sweep(lambda a, _: a.neutral),
+        *build.loop("r", count // STRIP_ROWS, lambda r: add(first + r * STRIP_ROWS, STRIP_ROWS)),
+        *build.loop("r", count % STRIP_ROWS, lambda r: add(first + done + r, 1)),
     )
-    first = _lane_parts(form, width, target, cut, scratch)
-    second = _lane_totals(form, width, counts, scratch)
-    decisions = {"width": width, "stages": 2, "chunk": cut.steps}
-    return _scheduled(kernel, form, (*first, *second), scratch, decisions, "few results of long chains along vectors")
-
-
-def _lane_parts(
-    form: ReductionForm, width: int, target: Target, cut: Chunking, scratch: Sequence[Buffer]
-) -> tuple[Statement, ...]:
-    counts = lanes.chunk_counts(form.reduced_extents, cut)
-    every = (*form.kept_extents, *counts)
-    rank = len(form.kept)
-
-    def part(ranges: partition.Ranges) -> tuple[Statement, ...]:
-        place = tuple(part.start for part in ranges)
-        fixed = dict(zip(form.kept, place, strict=False))
-        starts, extents = lanes.chunk_range(form.reduced_extents, cut, place[rank:])
-        accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
-
-        def point(index: tuple[Dim, ...], slot: Dim) -> list[Statement]:
-            rewriter = scalars.Rewriter({**fixed, **dict(zip(form.reduced, index, strict=True))})  # type: ignore[arg-type]
-            return [
-                accumulator.add(slot, rewriter.scalar(a.body), target)
-                for accumulator, a in zip(accumulators, form.accumulations, strict=True)
-            ]
-
-        def save(lane: Dim) -> list[Statement]:
-            return [
-                Store(buffer, (*place, lane), Load(accumulator.total, (lane,)))
-                for buffer, accumulator in zip(scratch, accumulators, strict=True)
-            ]
-
-        return (
-            *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
-            *lanes.chunk_body(extents, starts, width, accumulators, point, [a.total for a in accumulators]),
-            *build.loop("l", width, save, "vector", width),
-        )
-
-    return partition.blocks(every, partition.Cut(len(every) - 1, 1), part)
-
-
-def _lane_totals(
-    form: ReductionForm, width: int, counts: Sequence[Dim], scratch: Sequence[Buffer]
-) -> tuple[Statement, ...]:
-    def result(*kept: Dim) -> tuple[Statement, ...]:
-        accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
-
-        def add(*number: Dim) -> tuple[Statement, ...]:
-            def point(lane: Dim) -> list[Statement]:
-                return [
-                    Store(a.total, (lane,), a.combine(Load(a.total, (lane,)), Load(buffer, (*kept, *number, lane))))
-                    for a, buffer in zip(accumulators, scratch, strict=True)
-                ]
-
-            return build.loop("l", width, point, "vector", width)
-
-        results = {a.mark: lanes.across(b, width) for a, b in zip(form.accumulations, accumulators, strict=True)}
-        return (
-            *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
-            *(s for a in accumulators for s in lanes.clear(a.total, a, width)),
-            *build.nest([f"c{n}" for n in range(len(counts))], counts, add),
-            *form.finish(results, dict(zip(form.kept, kept, strict=True))),
-        )
-
-    return build.nest([f"i{n}" for n in range(len(form.kept))], form.kept_extents, result)

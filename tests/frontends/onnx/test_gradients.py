@@ -116,6 +116,10 @@ def with_random_weights(model: onnx.ModelProto, generator: np.random.Generator) 
     changed.CopyFrom(model)
     graph = changed.graph
     given = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for tensor in graph.initializer:  # some are as trained: variances of 1e-14, whose slopes no quotient tells either
+        if given[tensor.name].dtype == np.float32 and given[tensor.name].ndim == 1:
+            values = generator.uniform(0.5, 1.5, given[tensor.name].shape).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     kept = []
     for node in graph.node:
         if node.op_type != "ConstantOfShape":

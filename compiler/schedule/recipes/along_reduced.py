@@ -1,0 +1,219 @@
+"""Reductions whose vectors run along the reduced axis, outside of `rows`: huge ones to few results, and rows that no
+cache holds.
+
+Two chunks, or two rows, are gathered at once where they come from memory: two series of addresses arrive faster than
+one. The order in which one result is accumulated is that of `rows` (lanes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir.loops import Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Kernel
+from ingot.compiler.schedule import build, lanes, partition, scalars
+from ingot.compiler.schedule.form import ReductionForm, in_place_pairs
+from ingot.compiler.schedule.lanes import Chunking
+from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.target import Target
+
+FEW_RESULTS = 16  # fewer than this leave threads without work, unless they take parts of one
+FAR_CHUNK = 512 << 10  # bytes that one thread reads at a time where no cache holds them
+
+
+def recipe(
+    kernel: Kernel, form: ReductionForm, width: int, target: Target, options: ScheduleOptions
+) -> Scheduled | None:
+    """None for what is left to `rows`."""
+    if form.kept and not _few_results(form):
+        return _paired_rows(kernel, form, width, target, options)
+    return _two_stage(kernel, form, width, target, options)
+
+
+def scheduled_reduction(
+    kernel: Kernel,
+    form: ReductionForm,
+    body: Sequence[Statement],
+    scratch: tuple[Buffer, ...],
+    decisions: dict,
+    reason: str,
+) -> Scheduled:
+    final = simplify(body)
+    parameters = (*kernel.inputs, *kernel.outputs, *scratch)
+    function = loops.Function(kernel.name, parameters, form.views.declared(final))
+    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))
+
+
+def _two_stage(
+    kernel: Kernel, form: ReductionForm, width: int, target: Target, options: ScheduleOptions
+) -> Scheduled | None:
+    """Huge reductions along vectors to few results; others are rows."""
+    cut = lanes.chunking(form.reduced_extents, lanes.CHUNK, lanes.VECTORS * width)
+    if cut is None or not _few_results(form) or not options.parallel:
+        return None
+    counts = lanes.chunk_counts(form.reduced_extents, cut)
+    scratch = tuple(
+        Buffer(f"{a.mark.name}_parts", a.dtype, (*form.kept_extents, *counts, width), "arena")
+        for a in form.accumulations
+    )
+    first = _lane_parts(form, width, target, cut, scratch)
+    second = _lane_totals(form, width, counts, scratch)
+    decisions = {"width": width, "stages": 2, "chunk": cut.steps}
+    return scheduled_reduction(kernel, form, (*first, *second), scratch, decisions, "few results of long chains along vectors")
+
+
+def _few_results(form: ReductionForm) -> bool:
+    return symbolic.less(symbolic.product(form.kept_extents), FEW_RESULTS) is True
+
+
+def _lane_parts(
+    form: ReductionForm, width: int, target: Target, cut: Chunking, scratch: Sequence[Buffer]
+) -> tuple[Statement, ...]:
+    counts = lanes.chunk_counts(form.reduced_extents, cut)
+    every = (*form.kept_extents, *counts)
+    rank = len(form.kept)
+
+    def parts(places: Sequence[tuple[Dim, ...]]) -> tuple[Statement, ...]:
+        """Chunks of the same length at once; each place is that of its results."""
+        ranges = [lanes.chunk_range(form.reduced_extents, cut, place[rank:]) for place in places]
+        series = [
+            _Series(form, dict(zip(form.kept, place, strict=False)), starts, width)
+            for place, (starts, _) in zip(places, ranges, strict=True)
+        ]
+
+        def save(lane: Dim) -> list[Statement]:
+            return [
+                Store(buffer, (*place, lane), Load(accumulator.total, (lane,)))
+                for place, each in zip(places, series, strict=True)
+                for buffer, accumulator in zip(scratch, each.accumulators, strict=True)
+            ]
+
+        every = [accumulator for each in series for accumulator in each.accumulators]
+        point, (_, extents) = _points_of(series, target), ranges[0]
+        zeros = (0,) * len(extents)
+        return (
+            *(s for accumulator in every for s in lanes.declare(accumulator)),
+            *lanes.chunk_body(extents, zeros, width, every, point, [a.total for a in every]),
+            *build.loop("l", width, save, "vector", width),
+        )
+
+    apart = max(1, FAR_CHUNK // (2 * cut.steps * max(a.dtype.itemsize for a in form.accumulations)))
+    far = len(every) == 1 and _is_far(form, target)
+    pairs = form.reduced_extents[0] // cut.steps // (2 * apart) * apart if far else 0
+    if pairs == 0:
+        return partition.blocks(every, partition.Cut(len(every) - 1, 1), lambda ranges: parts([_starts(ranges)]))
+
+    def pair(ranges: partition.Ranges) -> tuple[Statement, ...]:
+        (number,) = _starts(ranges)
+        first = number // apart * (2 * apart) + number % apart
+        return parts([(first,), (first + apart,)])
+
+    both = partition.blocks((pairs,), partition.Cut(0, 1), pair)
+    left = (every[0] - 2 * pairs,)
+    rest = partition.blocks(left, partition.Cut(0, 1), lambda r: parts([(r[0].start + 2 * pairs,)])) if left != (0,) else ()
+    return (*both, *rest)
+
+
+def _starts(ranges: partition.Ranges) -> tuple[Dim, ...]:
+    return tuple(part.start for part in ranges)
+
+
+class _Series:
+    """One result, or one chunk of it: what is kept fixed, where the reduced axes start, what it is gathered in."""
+
+    def __init__(self, form: ReductionForm, fixed: Mapping[Dim, Dim], starts: Sequence[Dim], width: int) -> None:
+        self.form = form
+        self.fixed = fixed
+        self.starts = starts
+        self.accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
+
+    def point(self, index: tuple[Dim, ...], slot: Dim, target: Target) -> list[Statement]:
+        place = [start + i for start, i in zip(self.starts, index, strict=True)]
+        rewriter = scalars.Rewriter({**self.fixed, **dict(zip(self.form.reduced, place, strict=True))})  # type: ignore[arg-type]
+        return [
+            accumulator.add(slot, rewriter.scalar(a.body), target)
+            for accumulator, a in zip(self.accumulators, self.form.accumulations, strict=True)
+        ]
+
+
+def _points_of(series: Sequence[_Series], target: Target) -> lanes.RowPoint:
+    return lambda index, slot: [s for each in series for s in each.point(index, slot, target)]
+
+
+def _is_far(form: ReductionForm, target: Target) -> bool:
+    """Whether no cache holds what is reduced, and registers hold two results at once: two series of addresses arrive
+    faster than one."""
+    found = [load.buffer for a in form.accumulations for load in scalars.loads(a.body)]
+    sizes = [buffer.type.bytes for buffer in dict.fromkeys(found)]
+    known = sum(size for size in sizes if isinstance(size, int))
+    return known > target.l3_bytes and 2 * lanes.VECTORS * len(form.accumulations) <= target.vector_registers // 2
+
+
+def _paired_rows(
+    kernel: Kernel, form: ReductionForm, width: int, target: Target, options: ScheduleOptions
+) -> Scheduled | None:
+    """Rows that no cache holds, two at a time, from the halves of a chunk; others are left to `rows`."""
+    if not options.parallel or not _is_far(form, target):
+        return None
+    row = symbolic.product(form.reduced_extents) * sum(a.dtype.itemsize for a in form.accumulations)
+    cut = partition.cut(form.kept_extents, row, chunk=FAR_CHUNK) if isinstance(row, int) else None
+    if cut is None or cut.axis != len(form.kept) - 1 or cut.block < 2:
+        return None
+
+    def together(places: Sequence[Mapping[Dim, Dim]]) -> tuple[Statement, ...]:
+        zeros = (0,) * len(form.reduced)
+        series = [_Series(form, place, zeros, width) for place in places]
+        every = [accumulator for each in series for accumulator in each.accumulators]
+        result = [s for a in every for s in lanes.declare(a)]
+        result += lanes.reduce_axes(form.reduced_extents, width, every, _points_of(series, target))
+        for each in series:
+            totals = zip(form.accumulations, each.accumulators, strict=True)
+            result += form.finish({a.mark: lanes.across(b, width) for a, b in totals}, each.fixed)
+        return tuple(result)
+
+    def chunk(ranges: partition.Ranges) -> tuple[Statement, ...]:
+        *outer, last = ranges
+        fixed = {v: r.start for v, r in zip(form.kept, outer, strict=False)}
+        half = last.count // 2
+
+        def at(i: Dim) -> Mapping[Dim, Dim]:
+            return {**fixed, form.kept[-1]: last.start + i}
+
+        return (
+            *build.loop("i", half, lambda i: together([at(i), at(half + i)])),
+            *build.loop("i", last.count % 2, lambda i: together([at(2 * half + i)])),
+        )
+
+    body = partition.blocks(form.kept_extents, cut, chunk)
+    decisions = {"width": width, "axis": cut.axis, "block": cut.block, "together": 2}
+    return scheduled_reduction(kernel, form, body, (), decisions, "rows that no cache holds, two at a time along vectors")
+
+
+def _lane_totals(
+    form: ReductionForm, width: int, counts: Sequence[Dim], scratch: Sequence[Buffer]
+) -> tuple[Statement, ...]:
+    def result(*kept: Dim) -> tuple[Statement, ...]:
+        accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
+
+        def add(*number: Dim) -> tuple[Statement, ...]:
+            def point(lane: Dim) -> list[Statement]:
+                return [
+                    Store(a.total, (lane,), a.combine(Load(a.total, (lane,)), Load(buffer, (*kept, *number, lane))))
+                    for a, buffer in zip(accumulators, scratch, strict=True)
+                ]
+
+            return build.loop("l", width, point, "vector", width)
+
+        results = {a.mark: lanes.across(b, width) for a, b in zip(form.accumulations, accumulators, strict=True)}
+        return (
+            *(s for accumulator in accumulators for s in lanes.declare(accumulator)),
+            *(s for a in accumulators for s in lanes.clear(a.total, a, width)),
+            *build.nest([f"c{n}" for n in range(len(counts))], counts, add),
+            *form.finish(results, dict(zip(form.kept, kept, strict=True))),
+        )
+
+    return build.nest([f"i{n}" for n in range(len(form.kept))], form.kept_extents, result)
