@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from functools import lru_cache
 
+from ingot.compiler.ir.symbolic.counterexample import is_negative_somewhere
 from ingot.compiler.ir.symbolic.expression import (
     RULE_TERMS,
     Atom,
@@ -94,6 +95,11 @@ def proves_positive(dim: Dim) -> bool:
 @lru_cache(MEMO_ENTRIES)
 def proves_nonnegative(dim: Dim) -> bool:
     """Whether dim >= 0 is proven."""
+    lower, _ = interval(dim)  # settles most questions, and costs least
+    if lower is not None and lower >= 0:
+        return True
+    if is_negative_somewhere(dim):
+        return False
     for _ in range(PROOF_STEPS):
         dim = _without_common_factor(dim)
         if _has_nonnegative_bound(dim):
