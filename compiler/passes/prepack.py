@@ -6,7 +6,7 @@ with w cut into blocks of columns, each contiguous: reading a block is one strea
 run time. Done for weights that are constant, or captured by a loop (the cutting then leaves the loop); the product
 itself reads through `unblock`. A block is as wide as the register tile of many rows, two vectors; the wider tiles of a
 few rows read several blocks side by side, which memory gives faster than one stream. The last block is filled up with
-zeros that nobody reads.
+zeros that nobody reads. A weight of one block only has to lie row by row.
 """
 
 from __future__ import annotations
@@ -84,10 +84,10 @@ class Prepack(Pass):
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         block = self._columns(extent, depth, value.tensor.dtype)
-        if block is None:
+        if block is None and (op.right[0] != column or extent == 1):  # one column is a row as it lies
             return None
         matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
-        columns = matrix.apply(Block(block)).apply(Unblock(extent))
+        columns = matrix if block is None else matrix.apply(Block(block)).apply(Unblock(extent))
         return builder.emit(replace(op, right=summed + column), x, columns.value)
 
     def _columns(self, extent: Dim, depth: Dim, dtype: DType) -> int | None:

@@ -68,6 +68,23 @@ def test_transposed_weights_too():
     same_meaning(graph, result, 1e-12)
 
 
+@pytest.mark.parametrize("columns", [3, 20])
+def test_a_transposed_weight_of_one_block_is_turned(columns):
+    """Nothing is left to arrange at run time."""
+    stored = WEIGHT[:, :columns].T.copy()
+    graph = Motion()(trace(lambda x: x @ x._coerce(stored).T, [ingot.f64[1, 64]]).graph)
+    assert contraction(graph).args[1].shape == (columns, 64)
+    result = Prepack()(graph)
+    assert contraction(result).args[1].shape == (64, columns)
+    same_meaning(graph, result, 1e-12)
+    weight = stored.astype(np.float32)
+    compiled = ingot.compile(lambda x: x @ x._coerce(weight).T, ingot.f32[1, 64], cache=False)
+    x = generator.normal(size=(1, 64)).astype(np.float32)
+    np.testing.assert_allclose(compiled(x), x @ weight.T, 1e-5, 1e-5)
+    decided = [placed.decisions.get("pack_right", False) for placed in compiled.compiled.assembly.kernels]
+    assert not any(decided)
+
+
 @pytest.mark.parametrize(
     ("function", "types"),
     [

@@ -42,7 +42,7 @@ from ingot.compiler.ir.symbolic.polynomial import (
 )
 from ingot.compiler.ir.symbolic.proofs import bounds, interval, proves_nonnegative, proves_positive
 
-MEMO_ENTRIES = 1 << 13
+MEMO_ENTRIES = 1 << 15
 SIMPLIFY_RANK = 24  # deeper nests of divisions are kept as written
 SPLIT_STEPS = 16  # rounds of polynomial long division
 
@@ -290,18 +290,33 @@ def recombine(terms: dict[Monomial, int], constant: int) -> Dim:
     """Join quotients and remainders of the same dividend, also under common factors, until no rule fits.
 
     The rules are d*(x//d) + x%d -> x, x - d*(x//d) -> x%d and x - x%d -> d*(x//d). Each application leaves
-    fewer nested divisions, or as many and fewer terms.
+    fewer nested divisions, or as many and fewer terms. The same sums come up again and again, so the outcome is kept.
     """
-    while True:
-        joined = _recombine_once(terms)
-        if joined is None:
-            return build(terms, constant)
+    if len(terms) < 2:
+        return build(terms, constant)
+    key = frozenset(terms.items())
+    found = _recombined.get(key)
+    if found is None:
+        if len(_recombined) >= MEMO_ENTRIES:
+            _recombined.clear()
+        found = _recombined[key] = _recombine(terms)
+    return build(found[0], constant + found[1])
+
+
+_recombined: dict[frozenset[tuple[Monomial, int]], tuple[dict[Monomial, int], int]] = {}
+
+
+def _recombine(terms: dict[Monomial, int]) -> tuple[dict[Monomial, int], int]:
+    """The terms after all rules, and the constant that they leave."""
+    constant = 0
+    while (joined := _recombine_once(terms)) is not None:
         removed, added = joined
         terms = dict(terms)
         for sign, dim in ((-1, removed), (1, added)):
             for monomial, coefficient in pieces(dim):
                 accumulate(terms, monomial, sign * coefficient)
         constant += terms.pop((), 0)
+    return terms, constant
 
 
 def _recombine_once(terms: dict[Monomial, int]) -> tuple[Dim, Dim] | None:

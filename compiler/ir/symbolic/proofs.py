@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from functools import lru_cache
 
+from ingot.compiler.ir.symbolic.counterexample import is_negative_somewhere
 from ingot.compiler.ir.symbolic.expression import (
     RULE_TERMS,
     Atom,
@@ -36,7 +37,7 @@ from ingot.compiler.ir.symbolic.expression import (
 )
 from ingot.compiler.ir.symbolic.polynomial import build_combined, polynomial_in
 
-MEMO_ENTRIES = 1 << 13
+MEMO_ENTRIES = 1 << 15
 PROOF_TERMS = 64  # larger sums are only bounded by the intervals of their terms
 PROOF_STEPS = 64  # eliminations in one proof
 PROOF_CASES = 16  # combinations of arguments of minima and maxima that are told apart
@@ -94,6 +95,11 @@ def proves_positive(dim: Dim) -> bool:
 @lru_cache(MEMO_ENTRIES)
 def proves_nonnegative(dim: Dim) -> bool:
     """Whether dim >= 0 is proven."""
+    lower, _ = interval(dim)  # settles most questions, and costs least
+    if lower is not None and lower >= 0:
+        return True
+    if is_negative_somewhere(dim):
+        return False
     for _ in range(PROOF_STEPS):
         dim = _without_common_factor(dim)
         if _has_nonnegative_bound(dim):

@@ -1,0 +1,91 @@
+"""Values for which a dim is negative: where there are some, looking for a proof of the contrary is in vain.
+
+Most questions of a schedule that are not decided have both answers (is this element of the padding?), and a search that
+fails takes a hundred times longer than trying a few corners.
+
+Invariant: every value tried is within the bounds of its atom, under the values of the others.
+Non-goal: finding a counterexample whenever there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ingot.compiler.ir.symbolic.expression import (
+    Atom,
+    Compound,
+    Dim,
+    FloorDiv,
+    Minimum,
+    Mod,
+    Opaque,
+    Symbol,
+    Variable,
+    atoms,
+)
+
+FAR = (0, 97)  # how far above its lower bound a symbol is tried
+
+
+class _Impossible(Exception):
+    """The values tried so far leave none for an atom."""
+
+
+def is_negative_somewhere(dim: Dim) -> bool:
+    """Whether corners of the atoms' ranges show a value below zero."""
+    if isinstance(dim, int):
+        return dim < 0
+    falling = {atom for monomial, factor in dim._terms.items() if factor < 0 for part, _ in monomial for atom in atoms(part)}
+    for far in FAR:
+        for high in (falling, (), atoms(dim)):
+            try:
+                if _Corner(far, high).dim(dim) < 0:
+                    return True
+            except (_Impossible, ZeroDivisionError):
+                continue
+    return False
+
+
+class _Corner:
+    """One assignment: symbols so far above their lower bounds, the variables in `high` at their upper ones."""
+
+    def __init__(self, far: int, high: Collection[Atom]) -> None:
+        self.far, self.high = far, high
+        self.values: dict[Atom, int] = {}
+
+    def dim(self, dim: Dim) -> int:
+        if isinstance(dim, int):
+            return dim
+        total = dim.constant
+        for monomial, factor in dim._terms.items():
+            for atom, power in monomial:
+                factor *= self._atom(atom) ** power
+            total += factor
+        return total
+
+    def _atom(self, atom: Atom) -> int:
+        found = self.values.get(atom)
+        if found is None:
+            found = self.values[atom] = self._compound(atom) if isinstance(atom, Compound) else self._leaf(atom)
+        return found
+
+    def _compound(self, atom: Compound) -> int:
+        values = [self.dim(argument) for argument in atom.arguments]
+        if isinstance(atom, FloorDiv):
+            return values[0] // values[1]
+        if isinstance(atom, Mod):
+            return values[0] % values[1]
+        return min(values) if isinstance(atom, Minimum) else max(values)
+
+    def _leaf(self, atom: Atom) -> int:
+        assert isinstance(atom, (Symbol, Variable, Opaque))
+        lower, upper = (None if bound is None else self.dim(bound) for bound in (atom.lower, atom.upper))
+        if lower is None:
+            lower = 0 if upper is None else min(0, upper)
+        if upper is None:
+            upper = lower + self.far
+        if lower > upper:
+            raise _Impossible
+        if isinstance(atom, Symbol):
+            return min(lower + self.far, upper)
+        return upper if atom in self.high else lower
