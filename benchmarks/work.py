@@ -30,10 +30,14 @@ class Work:
     written: float = 0.0
 
     def limit(self, machine: Machine, threads: int = 1) -> tuple[float, str]:
-        """The least seconds that the machine needs for it, and what sets them."""
+        """The least seconds that the machine needs for it, and what sets them: for memory, the probe that is the most of
+        it."""
         compute = self.operations / (machine.fma * 1e9 * threads)
         moving = machine.stream_seconds(self.read, self.written)
-        return (compute, "FMA") if compute >= moving else (moving, machine.level(self.read + self.written).where)
+        if compute >= moving:
+            return compute, "FMA"
+        level = machine.level(self.read + self.written)
+        return moving, f"{level.where} {'copy' if 2 * self.written >= self.read else 'read'}"
 
 
 def of_inference(model: Any, *types: Any) -> Work:

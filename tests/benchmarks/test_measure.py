@@ -84,9 +84,9 @@ def test_a_race_keeps_out_what_is_wrong_or_fails():
 
 def test_the_limit_is_the_slower_of_computing_and_moving():
     seconds, by = Work(1.0, read=1e8, written=1e8).limit(MACHINE)
-    assert by == "memory"
+    assert by == "memory copy"
     assert seconds == pytest.approx(2e8 / 25e9)
     seconds, by = Work(1.0, read=3e5).limit(MACHINE)
-    assert by == "L2"
+    assert by == "L2 read"
     assert seconds == pytest.approx(3e5 / 100e9)
     assert Work(2e9, 1.0).limit(MACHINE, threads=2) == (pytest.approx(0.01), "FMA")
