@@ -46,6 +46,7 @@ class ContractionTiles:
     chain: int  # most points of a chunk of the reduced axes (kc)
     pack_right: bool
     pack_left: bool
+    packed_panels: int = 1  # panels of the right operand that are packed together
     outer_rows: tuple[tuple[int, int], ...] = ()  # (axis, steps of a block) of other axes that only rows have
     outer_columns: tuple[tuple[int, int], ...] = ()  # the same of other axes that only columns have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
@@ -107,8 +108,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Panel:
-    """Columns from `lane` on. `ahead`: where the next panel starts; None when nobody asks for it in advance."""
+    """Columns from `lane` on, the panel of this number among those that are packed together. `ahead`: where the next
+    panel starts; None when nobody asks for it in advance."""
 
+    number: Dim
     lane: Dim
     width: Dim
     ahead: Mapping[Dim, Dim] | None
@@ -227,19 +230,11 @@ class PanelNest:
         """Panels inside chunks, or chunks inside panels: then the sums of a panel stay in the first cache."""
         if self.chunks_inside:
             return self._for_panels(
-                block,
-                lambda here, steps, lane, width: self._for_chunks(
-                    lambda chunk: self._panel(here, chunk, Panel(lane, width, self._ahead(here, chunk, steps, lane)))
-                ),
+                block, lambda here, steps, panels: self._for_chunks(lambda chunk: self._panels(here, chunk, steps, panels))
             )
 
         def panels(chunk: Chunk) -> tuple[Statement, ...]:
-            return self._for_panels(
-                block,
-                lambda here, steps, lane, width: self._panel(
-                    here, chunk, Panel(lane, width, self._ahead(here, chunk, steps, lane))
-                ),
-            )
+            return self._for_panels(block, lambda here, steps, panels: self._panels(here, chunk, steps, panels))
 
         return self._for_chunks(lambda chunk: (*self._pack_left(block, chunk), *panels(chunk)))
 
@@ -258,24 +253,37 @@ class PanelNest:
         return build.nest([f"c{n}" for n in range(len(counts))], counts, chunk)
 
     def _for_panels(
-        self, block: Block, body: Callable[[Block, tuple[Dim, ...], Dim, Dim], Sequence[Statement]]
+        self, block: Block, body: Callable[[Block, tuple[Dim, ...], tile.Piece], Sequence[Statement]]
     ) -> tuple[Statement, ...]:
-        """`body` gets the block with its outer column axes fixed, their steps, and the panel's columns."""
+        """`body` gets the block with its outer column axes fixed, their steps, and the columns of a panel, or of a few
+        panels that are packed together."""
 
         def columns(*steps: Dim) -> list[Statement]:
             outer = self._outer_index(self.tiles.outer_columns, block.outer_columns, steps)
             here = replace(block, fixed={**block.fixed, **outer})
             result: list[Statement] = []
-            for piece in block.columns.pieces:
+            for piece, together in self._together(block.columns.pieces):
 
-                def panel(j: Dim, piece: tile.Piece = piece) -> Sequence[Statement]:
-                    return body(here, steps, block.column_start + piece.start + j * piece.size, piece.size)
+                def panels(j: Dim, piece: tile.Piece = piece, together: int = together) -> Sequence[Statement]:
+                    start = block.column_start + piece.start + j * together * piece.size
+                    return body(here, steps, tile.Piece(start, together, piece.size))
 
-                result.extend(build.loop("j", piece.count, panel))
+                result.extend(build.loop("j", piece.count, panels))
             return result
 
         counts = [part.count for part in block.outer_columns]
         return build.nest([f"j{n}" for n in range(len(counts))], counts, columns)
+
+    def _together(self, pieces: Sequence[tile.Piece]) -> list[tuple[tile.Piece, int]]:
+        """The panels of some columns in groups, and how many a group has: `count` counts groups."""
+        most = self.tiles.packed_panels if self.tiles.pack_right else 1
+        result: list[tuple[tile.Piece, int]] = []
+        for piece in pieces:
+            groups = piece.count // most
+            start = piece.start + groups * most * piece.size
+            result.append((replace(piece, count=groups), most))
+            result.append((tile.Piece(start, piece.count - groups * most, piece.size), 1))
+        return result
 
     def _outer_index(
         self, axes: Sequence[tuple[int, int]], parts: Sequence[partition.Range], steps: Sequence[Dim]
@@ -300,17 +308,25 @@ class PanelNest:
         following = (*steps[:-1], steps[-1] + 1)
         return {**start, **self._outer_index(self.tiles.outer_columns, block.outer_columns, following)}
 
-    def _panel(self, block: Block, chunk: Chunk, panel: Panel) -> list[Statement]:
-        """A panel of columns against all rows of the block."""
-        result: list[Statement] = []
+    def _panels(
+        self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], panels: tile.Piece
+    ) -> tuple[Statement, ...]:
+        """A few panels of columns, packed together, each against all rows of the block."""
+        assert isinstance(panels.count, int)
         packed = None
+        pack: tuple[Statement, ...] = ()
         if self.tiles.pack_right:
-            packed = Buffer("panel", self.accumulation.dtype, (*self._room(), self.columns), "stack")
-            result.extend(self._pack_right(packed, block, chunk, panel.lane, panel.width))
+            packed = Buffer("panels", self.accumulation.dtype, (panels.count, *self._room(), self.columns), "stack")
+            pack = self._pack_right(packed, block, chunk, panels)
         counts = [part.count for part in block.outer_rows]
         names = [f"i{n}" for n in range(len(counts))]
-        result.extend(build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, panel)))
-        return result
+
+        def one(number: Dim) -> tuple[Statement, ...]:
+            lane = panels.start + number * panels.size
+            panel = Panel(number, lane, panels.size, self._ahead(block, chunk, steps, lane))
+            return build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, panel))
+
+        return (*pack, *build.loop("p", panels.count, one))
 
     def _tiles(
         self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, panel: Panel
@@ -327,7 +343,7 @@ class PanelNest:
                 each = Tile(fixed, self.row, row, piece.size, self.lane, panel.lane, panel.width, self.tiles.width)
                 left = self._left(each, block, (*outer, place), chunk)
                 ahead = self._fetch_panel(panel, (*outer, piece.start // self.tiles.rows + i), chunk)
-                return self._tile(each, left, self._right(each, packed, chunk), chunk, ahead)
+                return self._tile(each, left, self._right(each, packed, panel.number, chunk), chunk, ahead)
 
             result.extend(build.loop("i", piece.count, one))
         return result
@@ -348,16 +364,16 @@ class PanelNest:
 
         return direct if self.left_panels is None else packed
 
-    def _right(self, each: Tile, panel: Buffer | None, chunk: Chunk) -> Right:
+    def _right(self, each: Tile, panels: Buffer | None, number: Dim, chunk: Chunk) -> Right:
         def direct(index: tuple[Dim, ...], lane: Dim) -> Scalar:
             at: Mapping[Dim, Dim] = {**each.at(0, lane), **chunk.at(self.form.reduced, index)}
             return scalars.substitute(self.found.right, at)
 
         def packed(index: tuple[Dim, ...], lane: Dim) -> Scalar:
-            assert panel is not None
-            return Load(panel, (*index, lane))
+            assert panels is not None
+            return Load(panels, (number, *index, lane))
 
-        return direct if panel is None else packed
+        return direct if panels is None else packed
 
     def _fetch_panel(self, panel: Panel, place: tuple[Dim, ...], chunk: Chunk) -> Ahead | None:
         """Hints at the same points of the next panel, divided among the tiles of rows that read this one: each fetches
@@ -389,19 +405,26 @@ class PanelNest:
 
         return ahead
 
-    def _pack_right(self, panel: Buffer, block: Block, chunk: Chunk, lane: Dim, width: Dim) -> tuple[Statement, ...]:
-        """panel[k..., l] = right(k, lane + l), for the points of a chunk"""
+    def _pack_right(
+        self, packed: Buffer, block: Block, chunk: Chunk, panels: tile.Piece
+    ) -> tuple[Statement, ...]:
+        """packed[p, k..., l] = right(k, start + size*p + l), for the points of a chunk"""
 
         def point(*index: Dim) -> tuple[Statement, ...]:
             at = {**block.fixed, **chunk.at(self.form.reduced, index)}
 
-            def element(_: Dim, place: Dim) -> list[Statement]:
-                value = scalars.substitute(self.found.right, {**at, self.lane: lane + place})
-                return [Store(panel, (*index, place), value)]
+            def panel(number: Dim) -> tuple[Statement, ...]:
+                def element(_: Dim, place: Dim) -> list[Statement]:
+                    lane = panels.start + number * panels.size + place
+                    value = scalars.substitute(self.found.right, {**at, self.lane: lane})
+                    return [Store(packed, (number, *index, place), value)]
 
-            return tile.spread(1, width, self.tiles.width, element)
+                return tile.spread(1, panels.size, self.tiles.width, element)
 
-        return (Alloc(panel), *tile.reduction_loops(chunk.extents, point, UNROLL))
+            return build.loop("p", panels.count, panel, "unrolled")
+
+        unroll = max(1, UNROLL // panels.count) if isinstance(panels.count, int) else 1
+        return (Alloc(packed), *tile.reduction_loops(chunk.extents, point, unroll))
 
     def _pack_left(self, block: Block, chunk: Chunk) -> tuple[Statement, ...]:
         """left_panels[block, p, k..., r] = left(rows*p + r, k), for the rows of a block, the points of a chunk"""

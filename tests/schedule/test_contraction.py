@@ -24,6 +24,7 @@ TILES = [
     {"pack_left": True, "left_steps": 8, "unroll": 8},
     {"pack_right": False},
     {"pack_right": True},
+    {"pack_right": True, "packed_panels": 2, "vectors": 1, "column_block": 24},
     {"rows": 3, "vectors": 1, "row_block": 6, "column_block": 8},
     {"rows": 2, "vectors": 3, "row_block": 4, "column_block": 24, "pack_left": True},
     {"unroll": 1},
@@ -105,6 +106,13 @@ def test_threads_get_equally_many_blocks(rows, columns, points, cores):
     tiles = scheduled.decisions
     blocks = -(-rows // tiles["row_block"]) * -(-columns // tiles["column_block"])
     assert -(-blocks // cores) * cores <= 1.1 * blocks
+
+
+@pytest.mark.parametrize(("rows", "layout", "expected"), [(128, "nn", 4), (1024, "nn", 1), (n, "nn", 1), (128, "nt", 1)])
+def test_panels_are_packed_together_for_few_rows(rows, layout, expected):
+    decisions = schedule(kernels.matmul(rows, 768, 768, layout=layout), TARGET).decisions
+    assert decisions["pack_right"]
+    assert decisions["packed_panels"] == expected
 
 
 def test_tiles_must_divide_blocks():

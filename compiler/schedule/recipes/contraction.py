@@ -58,6 +58,8 @@ STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
 GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
 GATHERING_GAIN = 0.94  # of the time, from which it is worth it
+PACKED_ROWS = 200  # most rows for which packing takes a part of the time that is worth
+PACKED_PANELS = 4  # panels at a time: so many columns of each row are read side by side
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
 ROWS_SHARE = 0.8  # of the second cache that the rows of a block may take when panels see all chunks in turn
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
@@ -162,6 +164,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         nc = _strip(found, columns, target)
     row_block, outer_rows = _divided(form, found.row_axes, mc, rows)
     column_block, outer_columns = _divided(form, found.column_axes, nc, columns)
+    pack_right = not streamed and _pack_right(found, rows, columns, target)
     return ContractionTiles(
         width=width,
         rows=rows,
@@ -172,7 +175,8 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         outer_columns=outer_columns,
         column_block=column_block,
         chain=CHAIN,
-        pack_right=not streamed and _pack_right(found, rows, columns, target),
+        pack_right=pack_right,
+        packed_panels=_packed_panels(found) if pack_right else 1,
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=_streams(rows, target) if streamed else max(UNROLL, left_steps),
@@ -253,6 +257,15 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
         for index in right.index
     )
     return not overlaps
+
+
+def _packed_panels(found: Contraction) -> int:
+    """Panels that are packed together. Every row of a large operand is in another page, and a single panel takes one
+    cache line of it."""
+    form, right = found.form, found.right
+    few = symbolic.less_equal(_product(form, found.row_axes), PACKED_ROWS) is True
+    along = isinstance(right, Load) and scalars.stride(right, form.kept[-1]) == 1
+    return PACKED_PANELS if few and along else 1
 
 
 def _fetch_panels(found: Contraction, width: int, target: Target) -> bool:
