@@ -21,13 +21,14 @@ from ingot.runtime.storage import address_of, aligned_empty
 _LANES_BYTES = 4
 _UNROLL = 8
 _FMA_ROUNDS = 200_000
+_AHEAD = 2048  # bytes that a copy asks for in advance
 _BLOCK = 512 << 10  # bytes whose halves are read in turn
 
 
 @dataclass(frozen=True)
 class Bandwidth:
     """Gigabytes a second for an array of this size, by the fastest way that is known: reading in one series of addresses
-    or in two, copying through the caches or past them. A copy counts what it reads and what it writes."""
+    or in two, copying through the caches or past them, with and without asking in advance. A copy counts what it reads and what it writes."""
 
     where: str
     size: int
@@ -79,7 +80,7 @@ def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Band
         reads.append(_best(lambda: kernels.read_halves(address_of(data), _BLOCK // step, size // _BLOCK), effort))
     copies = [
         _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), effort)
-        for copy in (kernels.copy, kernels.copy_past_caches)
+        for copy in (kernels.copy, kernels.copy_past_caches, kernels.copy_fetched)
     ]
     once_read, once_copied = vectors * step, 2 * (vectors // 2) * step
     return Bandwidth(where, size, once_read * repeats / min(reads) / 1e9, once_copied * repeats / min(copies) / 1e9)
@@ -99,6 +100,7 @@ class _Kernels:
     read_halves: Callable[..., object]
     copy: Callable[..., object]
     copy_past_caches: Callable[..., object]
+    copy_fetched: Callable[..., object]
     engine: object  # owns the code
 
 
@@ -110,7 +112,12 @@ def _kernels() -> _Kernels:
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3
     )
-    copies = [_copy_text(target, "copy", ""), _copy_text(target, "past", _STREAMED)]
+    copies = [
+        _copy_text(target, "copy", ""),
+        _copy_text(target, "past", _STREAMED),
+        _copy_text(target, "fetched", _STREAMED, _AHEAD),
+        "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
+    ]
     reads = [_read_text(target, "read"), _read_text(target, "halves", _BLOCK)]
     texts = [_fma_text(target), *reads, *copies]
     module = llvm.parse_assembly("\n".join([*texts, "!0 = !{i32 1}"]))
@@ -127,6 +134,7 @@ def _kernels() -> _Kernels:
         function("halves", 3),
         function("copy", 4),
         function("past", 4),
+        function("fetched", 4),
         engine,
     )
 
@@ -218,9 +226,16 @@ def _read_text(target: Target, name: str, block: int = 0) -> str:
     return sink + _nest(name, "ptr %data", str(_UNROLL // series * target.vector_bytes), body, accumulators, after)
 
 
-def _copy_text(target: Target, name: str, streamed: str) -> str:
+def _copy_text(target: Target, name: str, streamed: str, ahead: int = 0) -> str:
+    """`ahead`: bytes between what is copied and what is asked for."""
     vector = f"<{target.lanes(8)} x i64>"
     body = []
+    for line in range(0, _UNROLL * target.vector_bytes if ahead else 0, 64):
+        body += [
+            f"  %l{line} = add i64 %at, {ahead + line}",
+            f"  %h{line} = getelementptr i8, ptr %data, i64 %l{line}",
+            f"  call void @llvm.prefetch.p0(ptr %h{line}, i32 0, i32 3, i32 1)",
+        ]
     for n in range(_UNROLL):
         body += [
             f"  %o{n} = add i64 %at, {n * target.vector_bytes}",
