@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.errors import Code, IngotValueError
+from ingot.compiler.garbage import no_collection
 from ingot.compiler.ir.graph import Graph, Value
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.types import TensorType, type_of
@@ -57,10 +58,11 @@ def compile(
     chosen = (options or Options.from_environment()).with_(**choices)
     if hasattr(model, "compile_for"):  # a model that knows its own types, or needs more than one program
         return model.compile_for(types, chosen)
-    if isinstance(model, Module):
-        model = model.with_arrays(lambda _, array: array).eval()
-    traced = functions.trace(model, types)
-    return CompiledFunction(compile_graph(traced.graph, chosen), traced, chosen.threads)
+    with no_collection():
+        if isinstance(model, Module):
+            model = model.with_arrays(lambda _, array: array).eval()
+        traced = functions.trace(model, types)
+        return CompiledFunction(compile_graph(traced.graph, chosen), traced, chosen.threads)
 
 
 def interpret(model: Any, *args: Any) -> Any:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
 
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
+from ingot.compiler.garbage import no_collection
 from ingot.compiler.ir.graph import Graph
 from ingot.compiler.ir.types import TensorType, i64
 from ingot.compiler.options import Options
@@ -52,7 +53,8 @@ class Trainer:
         checked = [as_type(t, n) for n, t in enumerate(types)]
         check_dims(checked)
         self.states = self._initial_states()
-        traced = self._trace(checked)
+        with no_collection():
+            traced = self._trace(checked)
         self.graph: Graph = traced.graph
         self.executable = CompiledFunction(compile_graph(self.graph, chosen), traced, chosen.threads)
         self.executable.bind_states(self.states)
