@@ -270,12 +270,8 @@ def _folded(given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str
         return {}
     inputs = {name: given[name] for name in prologue.input_names}
     types = [value.tensor for value in prologue.outputs]
-    shapes = [type.static_shape for type in types]
-    sizes = [math.prod(shape) * type.dtype.numpy.itemsize for shape, type in zip(shapes, types, strict=True)]
-    rooms = [
-        memory.view(type.dtype.numpy).reshape(shape)
-        for memory, type, shape in zip(aligned_together(sizes), types, shapes, strict=True)
-    ]
+    memory = aligned_together([math.prod(t.static_shape) * t.dtype.itemsize for t in types])
+    rooms = [m.view(t.dtype.numpy).reshape(t.static_shape) for m, t in zip(memory, types, strict=True)]
     return dict(zip(prologue.output_names, run_graph(prologue, inputs, into=rooms), strict=True))
 
 

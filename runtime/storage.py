@@ -77,7 +77,7 @@ def aligned_together(sizes: Sequence[int]) -> list[np.ndarray]:
 
 
 def _present_pages(size: int) -> np.ndarray:
-    """Not with large pages: a virtual machine may first have to get each of them from its host (measured: 3 ms a page)."""
+    """Not with large pages: a virtual machine may first have to get each of them from its host, which takes milliseconds."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), _BYTE)
 

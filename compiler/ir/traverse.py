@@ -13,7 +13,6 @@ from ingot.compiler.ir.scalar import (
     Apply,
     Bitcast,
     BoundedIndex,
-    Buffer,
     Cast,
     IndexValue,
     Load,
@@ -183,8 +182,3 @@ def symbols_in(dims: Iterable[Dim]) -> tuple[Symbol, ...]:
 
 def _order(bound: int | None) -> tuple[bool, int]:
     return bound is not None, bound or 0
-
-
-def buffers_of(scalar: Scalar) -> tuple[Buffer, ...]:
-    """The buffers that a scalar loads from, in the order of first use."""
-    return tuple(dict.fromkeys(node.buffer for node in nodes(scalar) if isinstance(node, Load)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ingot.compiler.ir import loops
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir.loops import Let, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Local, Read, Reduce, Scalar
@@ -19,6 +20,8 @@ from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.ir.types import DType
 from ingot.compiler.schedule import build, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
+from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.result import Scheduled
 from ingot.compiler.schedule.rowform import Item, arrange, common_depth, items_of
 
 
@@ -164,3 +167,18 @@ def _definitions(reductions: Sequence[Item], scalars_: Sequence[Item]) -> tuple[
         value = scalars.replace_loads(item.value, lambda load: marks.get(load.buffer))
         finals.append(Final(item.place, value, item.output))
     return accumulations, finals
+
+
+def scheduled_reduction(
+    kernel: Kernel,
+    form: ReductionForm,
+    body: Sequence[Statement],
+    scratch: tuple[Buffer, ...],
+    decisions: dict,
+    reason: str,
+) -> Scheduled:
+    """The statements of a reduction as the function of its kernel."""
+    final = simplify(body)
+    parameters = (*kernel.inputs, *kernel.outputs, *scratch)
+    function = loops.Function(kernel.name, parameters, form.views.declared(final))
+    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))

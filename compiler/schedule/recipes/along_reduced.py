@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars
-from ingot.compiler.schedule.form import ReductionForm, in_place_pairs
+from ingot.compiler.schedule.form import ReductionForm, scheduled_reduction
 from ingot.compiler.schedule.lanes import Chunking
-from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 
@@ -32,20 +31,6 @@ def recipe(
     if form.kept and not _few_results(form):
         return _paired_rows(kernel, form, width, target, options)
     return _two_stage(kernel, form, width, target, options)
-
-
-def scheduled_reduction(
-    kernel: Kernel,
-    form: ReductionForm,
-    body: Sequence[Statement],
-    scratch: tuple[Buffer, ...],
-    decisions: dict,
-    reason: str,
-) -> Scheduled:
-    final = simplify(body)
-    parameters = (*kernel.inputs, *kernel.outputs, *scratch)
-    function = loops.Function(kernel.name, parameters, form.views.declared(final))
-    return Scheduled(function, "reduction", decisions, f"a reduction; {reason}", scratch, in_place_pairs(kernel))
 
 
 def _two_stage(

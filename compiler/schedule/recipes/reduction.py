@@ -18,7 +18,7 @@ from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
-from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form
+from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form, scheduled_reduction
 from ingot.compiler.schedule.lanes import Chunking
 from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.recipes import along_reduced, elementwise
@@ -67,7 +67,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         body = tiled(form, decision, target, chunk_of(form))
     fill = elementwise.fill([each.points for each in padding], form.views, target, options)
     scratch = (*(each.buffer for each in padding), *scratch)
-    return along_reduced.scheduled_reduction(kernel, form, (*fill, *body), scratch, asdict(decision), "vectors run along a kept axis")
+    return scheduled_reduction(kernel, form, (*fill, *body), scratch, asdict(decision), "vectors run along a kept axis")
 
 
 # --- decision -----------------------------------------------------------------------------------------------------
