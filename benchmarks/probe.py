@@ -21,14 +21,16 @@ from ingot.runtime.storage import address_of, aligned_empty
 _LANES_BYTES = 4
 _UNROLL = 8
 _FMA_ROUNDS = 200_000
-_AHEAD = 2048  # bytes that a copy asks for in advance
+_AHEAD = (2048, 1024)  # bytes that a copy in one series, and in two, asks for in advance
+_RUN = 1024  # bytes that are copied from one half of a block before the other
 _BLOCK = 512 << 10  # bytes whose halves are read in turn
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Gigabytes a second for an array of this size, by the fastest way that is known: reading in one series of addresses
-    or in two, copying through the caches or past them, with and without asking in advance. A copy counts what it reads and what it writes."""
+    """Gigabytes a second for an array of this size, by the fastest way that is known: in one series of addresses or in
+    two, copying through the caches or past them, with and without asking in advance. A copy counts what it reads and
+    what it writes."""
 
     where: str
     size: int
@@ -82,6 +84,9 @@ def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Band
         _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), effort)
         for copy in (kernels.copy, kernels.copy_past_caches, kernels.copy_fetched)
     ]
+    if repeats == 1 and half % _BLOCK == 0:
+        steps, blocks = _BLOCK // (2 * _RUN), half // _BLOCK
+        copies.append(_best(lambda: kernels.copy_halves(address_of(other), address_of(data), steps, blocks), effort))
     once_read, once_copied = vectors * step, 2 * (vectors // 2) * step
     return Bandwidth(where, size, once_read * repeats / min(reads) / 1e9, once_copied * repeats / min(copies) / 1e9)
 
@@ -101,6 +106,7 @@ class _Kernels:
     copy: Callable[..., object]
     copy_past_caches: Callable[..., object]
     copy_fetched: Callable[..., object]
+    copy_halves: Callable[..., object]
     engine: object  # owns the code
 
 
@@ -115,7 +121,8 @@ def _kernels() -> _Kernels:
     copies = [
         _copy_text(target, "copy", ""),
         _copy_text(target, "past", _STREAMED),
-        _copy_text(target, "fetched", _STREAMED, _AHEAD),
+        _copy_text(target, "fetched", _STREAMED, _AHEAD[0]),
+        _copy_text(target, "copy_halves", _STREAMED, _AHEAD[1], _BLOCK),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
     ]
     reads = [_read_text(target, "read"), _read_text(target, "halves", _BLOCK)]
@@ -135,6 +142,7 @@ def _kernels() -> _Kernels:
         function("copy", 4),
         function("past", 4),
         function("fetched", 4),
+        function("copy_halves", 4),
         engine,
     )
 
@@ -226,22 +234,31 @@ def _read_text(target: Target, name: str, block: int = 0) -> str:
     return sink + _nest(name, "ptr %data", str(_UNROLL // series * target.vector_bytes), body, accumulators, after)
 
 
-def _copy_text(target: Target, name: str, streamed: str, ahead: int = 0) -> str:
-    """`ahead`: bytes between what is copied and what is asked for."""
+def _copy_text(target: Target, name: str, streamed: str, ahead: int = 0, block: int = 0) -> str:
+    """`ahead`: bytes between what is copied and what is asked for. `block`: in each repeat one of so many bytes, from its
+    two halves in turn."""
     vector = f"<{target.lanes(8)} x i64>"
-    body = []
-    for line in range(0, _UNROLL * target.vector_bytes if ahead else 0, 64):
-        body += [
-            f"  %l{line} = add i64 %at, {ahead + line}",
-            f"  %h{line} = getelementptr i8, ptr %data, i64 %l{line}",
-            f"  call void @llvm.prefetch.p0(ptr %h{line}, i32 0, i32 3, i32 1)",
-        ]
-    for n in range(_UNROLL):
-        body += [
-            f"  %o{n} = add i64 %at, {n * target.vector_bytes}",
-            f"  %p{n} = getelementptr i8, ptr %data, i64 %o{n}",
-            f"  %q{n} = getelementptr i8, ptr %into, i64 %o{n}",
-            f"  %v{n} = load {vector}, ptr %p{n}, align {target.vector_bytes}",
-            f"  store {vector} %v{n}, ptr %q{n}, align {target.vector_bytes}{streamed}",
-        ]
-    return _nest(name, "ptr %into, ptr %data", str(_UNROLL * target.vector_bytes), body, [], [])
+    step = _RUN if block else _UNROLL * target.vector_bytes
+    body = [f"  %base = mul i64 %r, {block}"]
+    together = 2 * 64  # bytes that are loaded, then stored
+    for start in range(0, block or 1, block // 2 or 1):
+        for group in range(start, start + step, together):
+            for line in range(group, group + together if ahead else 0, 64):
+                body += [
+                    f"  %k{line} = add i64 %base, {ahead + line}",
+                    f"  %l{line} = add i64 %at, %k{line}",
+                    f"  %h{line} = getelementptr i8, ptr %data, i64 %l{line}",
+                    f"  call void @llvm.prefetch.p0(ptr %h{line}, i32 0, i32 3, i32 1)",
+                ]
+            places = range(group, group + together, target.vector_bytes)
+            for place in places:
+                body += [
+                    f"  %f{place} = add i64 %base, {place}",
+                    f"  %o{place} = add i64 %at, %f{place}",
+                    f"  %p{place} = getelementptr i8, ptr %data, i64 %o{place}",
+                    f"  %q{place} = getelementptr i8, ptr %into, i64 %o{place}",
+                    f"  %v{place} = load {vector}, ptr %p{place}, align {target.vector_bytes}",
+                ]
+            for place in places:
+                body.append(f"  store {vector} %v{place}, ptr %q{place}, align {target.vector_bytes}{streamed}")
+    return _nest(name, "ptr %into, ptr %data", str(step), body, [], [])

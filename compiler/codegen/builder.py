@@ -118,9 +118,12 @@ class Builder:
     def cbranch(self, condition: Value, yes: Block, no: Block) -> None:
         self.block.terminator = f"br i1 {condition.ref}, label %{yes.name}, label %{no.name}"
 
-    def cbranch_from(self, block: Block, condition: Value, yes: Block, no: Block) -> None:
+    def cbranch_from(self, block: Block, condition: Value, yes: Block, no: Block, *, likely: bool = False) -> None:
         """The same at the end of a block that is not the current one."""
         block.terminator = f"br i1 {condition.ref}, label %{yes.name}, label %{no.name}"
+        if likely:
+            self.program.metadata["!1"] = '!{!"branch_weights", i32 1000, i32 1}'
+            block.terminator += ", !prof !1"
 
     def phi(self, block: Block, incoming: Sequence[tuple[Value, Block]], name: str | None = None) -> Value:
         """A phi of `block`, which belongs to the current scope."""
@@ -419,6 +422,16 @@ class Builder:
         other = b.ref if b is not None else "poison"
         operands = (a,) if b is None else (a, b)
         return self.pure(kind, str(kind), f"shufflevector {a.text} {a.ref}, {a.text} {other}, {mask}", operands)
+
+    def shuffle_vector(self, first, second, mask):
+        a, b, lanes = self.operand(first), self.operand(second), self.operand(mask)
+        kind = ir.VectorType(element_of(a.type), lanes.lanes)
+        return self.pure(kind, str(kind), f"shufflevector {a!r}, {b!r}, {lanes!r}", (a, b))
+
+    def freeze(self, a):
+        """Something definite where nothing was defined: lanes that nobody reads must not decide where to go."""
+        x = self.operand(a)
+        return self.pure(x.type, x.text, f"freeze {x!r}", (x,))
 
     def extract_element(self, vector, lane):
         v, index = self.operand(vector), self.operand(lane)

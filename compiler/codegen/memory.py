@@ -340,7 +340,7 @@ class Memory:
             heads.append(builder.enter("unaligned", barrier=True).block)
             attempt(others)
             builder.leave()
-            builder.cbranch_from(tested, is_aligned, *heads)
+            builder.cbranch_from(tested, is_aligned, heads[0], heads[1])
 
         widths = {min(width, size) for width in (self.frame.target.vector_bytes, STREAMED_BYTES)}
         attempt(sorted(widths, reverse=True))

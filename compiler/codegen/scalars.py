@@ -13,8 +13,8 @@ from string import Template
 
 from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.convert import convert
-from ingot.compiler.codegen.math import MathTarget
-from ingot.compiler.codegen.recording import recorded
+from ingot.compiler.codegen.math import UNARY, MathTarget
+from ingot.compiler.codegen.recording import guarded, recorded
 from ingot.compiler.codegen.values import I1, Value, constant, element_of, like, mangled, number_of, truth_of
 from ingot.compiler.ir.types import DType, f32
 from ingot.compiler.target import Target
@@ -70,8 +70,12 @@ def apply(operation: Operation, name: str, arguments: list[Value]) -> Value:
 
 
 def elementary(operation: Operation, name: str, *arguments: Value) -> Value:
-    """A function of `codegen.math`."""
+    """A function of `codegen.math`. Vectors of several registers are worth a look at all of them first."""
     facts = MathTarget(operation.target.has_fma, operation.target.has_round)
+    first = arguments[0]
+    wide = first.lanes * operation.dtype.itemsize > operation.target.vector_bytes
+    if wide and name in UNARY and UNARY[name].ordinary is not None:
+        return guarded(name, first, facts, operation.builder)
     return recorded(name, tuple(argument.text for argument in arguments), facts).replay(operation.builder, arguments)
 
 

@@ -364,16 +364,16 @@ def stage(loop: For, source: Buffer, box: Buffer, origin: Sequence[Dim]) -> tupl
 Later = Callable[[Load], "Load | None"]  # what to ask for when something is loaded; None: nothing
 
 
-def fetched_ahead(statements: Sequence[Statement], later: Later, turn: int = 0, turns: int = 1) -> tuple[Statement, ...]:
+def fetched_ahead(statements: Sequence[Statement], later: Later) -> tuple[Statement, ...]:
     """The statements with each innermost loop over vectors asking for the cache lines of what `later` says about what
-    it loads from memory in order. Hints: they may lie outside. Of `turns` that share the lines, this is `turn`."""
-    return tuple(_fetching(s, later, turn, turns) if isinstance(s, For) else s for s in statements)
+    it loads from memory in order. Hints: they may lie outside."""
+    return tuple(_fetching(s, later) if isinstance(s, For) else s for s in statements)
 
 
-def _fetching(loop: For, later: Later, turn: int, turns: int) -> For:
+def _fetching(loop: For, later: Later) -> For:
     inside = [s for s in walk(loop.body) if isinstance(s, For)]
     if loop.kind == "parallel" or any(s.kind == "serial" for s in inside):
-        return with_body(loop, fetched_ahead(loop.body, later, turn, turns))
+        return with_body(loop, fetched_ahead(loop.body, later))
     if loop.kind != "serial":
         return loop
     variables = [s.variable for s in inside if not isinstance(s.variable, int)]
@@ -388,7 +388,7 @@ def _fetching(loop: For, later: Later, turn: int, turns: int) -> For:
         if wanted is None:
             continue
         line = max(1, LINE_BYTES // load.dtype.itemsize)
-        for place in range(turn % turns * line, max(step, 1 + turn % turns * line), turns * line):
+        for place in range(0, step, line):
             index = (*wanted.index[:-1], wanted.index[-1] + place)
             hints[wanted.buffer, index] = Prefetch(wanted.buffer, index)
     return with_body(loop, (*hints.values(), *loop.body))

@@ -29,6 +29,14 @@ def arity(name: str) -> int:
 
 
 def emit(name: str, builder: ir.IRBuilder, operands: list[ir.Value], target: math.MathTarget) -> ir.Value:
+    """A function, or of one that has it `ordinary f`, the form for ordinary arguments, and `is_ordinary f`, 1 or 0."""
+    match name.split():
+        case "ordinary", function:
+            return math.emit_ordinary(function, builder, operands[0], target)
+        case "is_ordinary", function:
+            truth = math.emit_is_ordinary(function, builder, operands[0], target)
+            one, zero = (ir.Constant(operands[0].type, [number] * operands[0].type.count) for number in (1.0, 0.0))
+            return builder.select(truth, one, zero)
     if arity(name) == 2:
         return math.emit_binary(name, builder, operands[0], operands[1], target)
     return math.emit_unary(name, builder, operands[0], target)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ingot.compiler.codegen.link import link
+from ingot.compiler.codegen.math import UNARY
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import FUNCTIONS, Apply, Buffer, Cast, Function, Load, apply, constant
 from ingot.compiler.ir.types import DTYPES, DType, bf16, boolean, f16, f32, f64, i8, i32, i64
@@ -135,6 +136,34 @@ def test_functions_mean_what_numpy_says(target: str, rng: np.random.Generator) -
         if not agrees(function, dtype, results[0], expected):
             wrong.append(f"{function.name} {dtype}: {differences(results[0], expected, arrays)}")
     assert not wrong, "\n".join(wrong)
+
+
+ORDINARY = [name for name, function in UNARY.items() if function.ordinary is not None]
+
+
+@pytest.mark.parametrize("target", RUNNABLE)
+@pytest.mark.parametrize("dtype", [f32, f64, f16], ids=str)
+@pytest.mark.parametrize("name", ORDINARY)
+def test_one_extreme_lane_among_ordinary_ones_changes_no_other(
+    name: str, dtype: DType, target: str, rng: np.random.Generator
+) -> None:
+    """Vectors of several registers are looked at together: the same bits as lane by lane, whichever form is used."""
+    wide = Target.named(target)
+    lanes = 4 * wide.lanes(dtype.compute.itemsize)
+    function = FUNCTIONS[name]
+    native = Native([kernel(function, dtype, width) for width in (0, lanes)], wide)
+    info = np.finfo(dtype.numpy)
+    edges = [87.0, 88.0, 89.0, 104.0, 708.0, 709.0, 709.9, 746.0, info.max, np.inf, 0.0, info.tiny, info.smallest_subnormal]
+    with np.errstate(all="ignore"):
+        extremes = np.array([*edges, *np.nextafter(edges, np.inf), *np.nextafter(edges, 0.0)]).astype(dtype.numpy)
+    extremes = np.concatenate([extremes, -extremes, np.array([np.nan], dtype.numpy)])
+    x = np.abs(random(dtype, lanes * (len(extremes) + 1), rng)).reshape(-1, lanes) + dtype.numpy.type(0.1)
+    x[np.arange(len(extremes)), rng.integers(0, lanes, len(extremes))] = extremes
+    found = []
+    for width in (0, lanes):
+        found.append(np.zeros(x.size, dtype.numpy))
+        assert native(name_of(function, dtype, width), x.reshape(-1), found[-1], dims=[x.size]) is None
+    assert without_nans(found[0]) == without_nans(found[1])
 
 
 def without_nans(array: np.ndarray) -> bytes:

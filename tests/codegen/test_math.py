@@ -293,6 +293,21 @@ def test_every_width_gives_the_same_bits(name: str, form: str) -> None:
             assert same_bits(kernel(name, form, width, target)(*arguments), scalar).all(), width
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", [name for name, function in math.UNARY.items() if function.ordinary is not None])
+def test_ordinary_arguments_are_most_and_their_form_gives_the_same_bits(name: str, form: str) -> None:
+    """Of one number in every lane: whether it is ordinary, and what both forms make of it."""
+    domain = domain_values(name, 3000, 15).astype(DTYPES[form])
+    x = np.concatenate([random_values(form, 30000, 14), domain, special_values(form)])
+    moderate = (x > 0.001) & (x < 80.0)
+    for target in TARGETS:
+        usual = kernel(f"is_ordinary {name}", form, 8, target)(np.repeat(x, 8))[::8] == 1.0
+        assert usual[moderate].all()
+        assert not usual[~np.isfinite(x)].any()
+        shorter = kernel(f"ordinary {name}", form, 8, target)(x)
+        assert same_bits(shorter, kernel(name, form, 8, target)(x))[usual].all()
+
+
 def all_functions(width: int, target: math.MathTarget, triple: str) -> ir.Module:
     """One module with a function for every elementary function and format."""
     module = ir.Module("all")

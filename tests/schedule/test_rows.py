@@ -66,10 +66,13 @@ def statements_of(kind, rows, leaving=False):
     return [s for s in walk(scheduled.function.body) if isinstance(s, kind)]
 
 
-def test_rows_that_come_from_memory_are_fetched_during_the_row_before():
-    """In one of the sweeps, and only of what is too large for the near caches."""
+def test_rows_that_come_from_memory_are_fetched_two_rows_before():
+    """In the sweep that computes the most, every line once, and only of what is too large for the near caches."""
     far = TARGET.l2_bytes // 4096 + 1
     assert {s.buffer.name for s in statements_of(Prefetch, far)} == {"x"}
+    (sweep,) = [s for s in statements_of(For, far) if any(isinstance(inner, Prefetch) for inner in s.body)]
+    assert [s.index[-1] - sweep.body[0].index[-1] for s in sweep.body if isinstance(s, Prefetch)] == [0, 16]
+    assert any(isinstance(s, Store) and s.buffer.name == "e" for s in walk(sweep.body))
     assert not statements_of(Prefetch, 8)
     for length in (1, 2, 40):
         check(kernels.softmax((5, length)), decisions={"ahead": True})

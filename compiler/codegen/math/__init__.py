@@ -2,7 +2,8 @@
 
 Operands are scalars or vectors of float or double. The code is straight-line and branch-free, except that functions
 with a rare slow path or a loop become one call of a private function of the same module; either way the caller's
-current block stays the current block. Every function is correct over the whole range of its arguments: subnormals,
+current block stays the current block. Some functions have a second form for ``Ordinary`` arguments; who uses it
+looks at the arguments first. Every function is correct over the whole range of its arguments: subnormals,
 infinities, NaN and signed zeros behave as NumPy's. ``ULP`` states the largest error in units in the last place of
 the exact result, for targets with and without fused multiply-add; 0.5 is the best possible of a function that rounds.
 Only lgamma and digamma of negative f64 numbers are an exception: see ``gamma``.
@@ -28,9 +29,31 @@ from ingot.compiler.codegen.math import (
     rounding,
     trigonometric,
 )
-from ingot.compiler.codegen.math.lanes import F32, F64, Lanes, MathTarget, Scope, magnitude, square_root
+from ingot.compiler.codegen.math.lanes import F32, F64, Lanes, MathTarget, Scope, all_at_most, magnitude, square_root
 
-__all__ = ["BINARY", "ULP", "UNARY", "Elementary", "MathTarget", "emit_binary", "emit_unary"]
+__all__ = [
+    "BINARY",
+    "ULP",
+    "UNARY",
+    "Elementary",
+    "MathTarget",
+    "Ordinary",
+    "emit_binary",
+    "emit_is_ordinary",
+    "emit_ordinary",
+    "emit_unary",
+]
+
+
+@dataclass(frozen=True)
+class Ordinary:
+    """How to compute a function, with the same bits, of numbers that are neither extreme nor special: it takes less.
+
+    ``size`` maps an argument to integers; the argument is ordinary when none of them exceeds the number beside them.
+    """
+
+    function: Callable[[Lanes], Lanes]
+    size: Callable[[Lanes], tuple[Lanes, int]]
 
 
 @dataclass(frozen=True)
@@ -41,10 +64,13 @@ class Elementary:
     f64: Callable[..., Lanes]
     f32_bound: float
     f64_bound: float
+    ordinary: Ordinary | None = None
 
 
-def _both(function: Callable[..., Lanes], f32_bound: float, f64_bound: float) -> Elementary:
-    return Elementary(function, function, f32_bound, f64_bound)
+def _both(
+    function: Callable[..., Lanes], f32_bound: float, f64_bound: float, ordinary: Ordinary | None = None
+) -> Elementary:
+    return Elementary(function, function, f32_bound, f64_bound, ordinary)
 
 
 def _exact(function: Callable[..., Lanes]) -> Elementary:
@@ -52,7 +78,7 @@ def _exact(function: Callable[..., Lanes]) -> Elementary:
 
 
 UNARY: dict[str, Elementary] = {
-    "exp": _both(exponential.exp, 1.2, 1.2),
+    "exp": _both(exponential.exp, 1.2, 1.2, Ordinary(exponential.exp_of_ordinary, exponential.size_for_exp)),
     "exp2": _both(exponential.exp2, 1.1, 1.1),
     "expm1": _both(exponential.expm1, 1.3, 1.3),
     "sinh": _both(exponential.sinh, 1.5, 1.5),
@@ -63,7 +89,7 @@ UNARY: dict[str, Elementary] = {
     "erf": Elementary(error_function.erf_f32, error_function.erf_f64, 1.7, 1.0),
     "erfc": Elementary(error_function.erfc_f32, error_function.erfc_f64, 0.51, 0.8),
     "gelu": Elementary(error_function.gelu_f32, error_function.gelu_f64, 2.7, 1.3),
-    "log": _both(logarithm.log, 1.0, 1.0),
+    "log": _both(logarithm.log, 1.0, 1.0, Ordinary(logarithm.log_of_ordinary, logarithm.size_for_log)),
     "log2": _both(logarithm.log2, 1.0, 1.0),
     "log10": _both(logarithm.log10, 1.0, 1.0),
     "log1p": _both(logarithm.log1p, 1.0, 1.0),
@@ -119,6 +145,22 @@ def emit_binary(name: str, builder: ir.IRBuilder, x: ir.Value, y: ir.Value, targ
     return _emit(BINARY, name, builder, target, x, y)
 
 
+def emit_ordinary(name: str, builder: ir.IRBuilder, x: ir.Value, target: MathTarget) -> ir.Value:
+    """``name(x)`` for a vector of which ``emit_is_ordinary`` holds."""
+    return _ordinary(name).function(_lanes(builder, target, x)).value
+
+
+def emit_is_ordinary(name: str, builder: ir.IRBuilder, x: ir.Value, target: MathTarget) -> ir.Value:
+    """One truth value: may the vector be given to ``emit_ordinary``?"""
+    return all_at_most(*_ordinary(name).size(_lanes(builder, target, x)))
+
+
+def _ordinary(name: str) -> Ordinary:
+    ordinary = UNARY[name].ordinary
+    assert ordinary is not None, f"{name} is computed in one way"
+    return ordinary
+
+
 def _emit(
     table: dict[str, Elementary], name: str, builder: ir.IRBuilder, target: MathTarget, *operands: ir.Value
 ) -> ir.Value:
@@ -126,11 +168,15 @@ def _emit(
     if function is None:
         raise KeyError(f"no elementary function {name!r} of {len(operands)} operands; there are: {', '.join(table)}")
     kind = operands[0].type
-    width = kind.count if isinstance(kind, ir.VectorType) else 0
-    element = kind.element if width else kind
+    element = kind.element if isinstance(kind, ir.VectorType) else kind
     if element not in (F32.real_type, F64.real_type) or any(operand.type != kind for operand in operands):
         types = ", ".join(str(operand.type) for operand in operands)
         raise TypeError(f"{name} of {types}: needs float or double, or vectors of them, all of one type")
-    scope = Scope(builder, target, width)
-    lanes = [Lanes(scope, element, operand) for operand in operands]
+    lanes = [_lanes(builder, target, operand) for operand in operands]
     return (function.f32 if element == F32.real_type else function.f64)(*lanes).value
+
+
+def _lanes(builder: ir.IRBuilder, target: MathTarget, operand: ir.Value) -> Lanes:
+    kind = operand.type
+    width = kind.count if isinstance(kind, ir.VectorType) else 0
+    return Lanes(Scope(builder, target, width), kind.element if width else kind, operand)

@@ -88,6 +88,21 @@ def exp(x: Lanes) -> Lanes:
     return _scaled(_exponential_of_remainder(r), shifted)
 
 
+ORDINARY = {"f32": 87.0, "f64": 708.0}
+"""exp of anything between it and its negative is a normal number."""
+
+
+def exp_of_ordinary(x: Lanes) -> Lanes:
+    """exp where |x| is at most ``ORDINARY``, with the same bits: nothing to clamp, and the exponent is just added."""
+    shifted, r = _quick_reduction(x, 0)
+    return (_exponential_of_remainder(r).encoded() + (shifted.encoded() << x.form.fraction_bits)).decoded()
+
+
+def size_for_exp(x: Lanes) -> tuple[Lanes, int]:
+    """An integer and its largest value for ``exp_of_ordinary``; that of a NaN is larger."""
+    return x.encoded() & x.form.magnitude_mask, x.form.encoding(ORDINARY[x.form.name])
+
+
 def exp_of_pair(x: Pair) -> Lanes:
     """exp(high + low): for arguments so large that one rounding of them would be visible in the result."""
     high = _clamped(x.high)

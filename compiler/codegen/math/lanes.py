@@ -115,6 +115,9 @@ class Scope:
     def shape(self, element: ir.Type) -> ir.Type:
         return ir.VectorType(element, self.width) if self.width else element
 
+    def halved(self) -> Scope:
+        return Scope(self.builder, self.target, self.width // 2)
+
     def splat(self, element: ir.Type, text: str) -> Lanes:
         if self.width:
             text = f"splat ({element} {text})"
@@ -254,6 +257,16 @@ class Lanes:
     def is_nan(self) -> Lanes:
         return self.differs(self)
 
+    def halves(self) -> tuple[Lanes, Lanes]:
+        """The first half of the lanes, and the second."""
+        scope, half = self.scope.halved(), self.scope.width // 2
+        unused, places = ir.Constant(self.value.type, ir.Undefined), ir.VectorType(ir.IntType(32), half)
+        first, second = (
+            self.scope.builder.shuffle_vector(self.value, unused, ir.Constant(places, list(lanes)))
+            for lanes in (range(half), range(half, 2 * half))
+        )
+        return Lanes(scope, self.element, first), Lanes(scope, self.element, second)
+
     # Changes of type.
 
     def encoded(self) -> Lanes:
@@ -346,6 +359,19 @@ def at_least(limit: float, x: Lanes) -> Lanes:
     """max(limit, x), NaN kept."""
     bound = x.constant(limit)
     return choose(bound > x, bound, x)
+
+
+def all_at_most(x: Lanes, limit: int) -> ir.Value:
+    """One truth value: is every lane of a vector of integers at most the limit?"""
+    while x.scope.width * x.form.bits > REGISTER_BITS:
+        x = x.scope.halved().intrinsic("smax", *x.halves())
+    builder, together = x.scope.builder, ir.IntType(x.scope.width)
+    outside = builder.bitcast((x > limit).value, together)
+    return builder.icmp_unsigned("==", outside, ir.Constant(together, 0))
+
+
+REGISTER_BITS = 256
+"""Truth values are gathered from so many bits: wider registers lose little by it, narrower ones are packed."""
 
 
 def integer_to_real(x: Lanes) -> Lanes:

@@ -93,6 +93,19 @@ def log(x: Lanes) -> Lanes:
     return _with_limits(x, finite_log(x))
 
 
+def log_of_ordinary(x: Lanes) -> Lanes:
+    """log of positive finite normal numbers, with the same bits."""
+    return _combine(decompose(x))
+
+
+def size_for_log(x: Lanes) -> tuple[Lanes, int]:
+    """An integer and its largest value for ``log_of_ordinary``: numbers from the smallest normal one to infinity are put at
+    the lower end of the integers."""
+    form = x.form
+    smallest, infinity = form.encoding(form.smallest_normal), form.encoding(INFINITY)
+    return x.encoded() + (form.sign_mask - smallest), infinity - smallest - 1 - form.sign_mask
+
+
 class _Base(NamedTuple):
     """1 / ln(base) and log(2) to that base, in two parts each; the high parts are short, so products are exact."""
 

@@ -40,9 +40,9 @@ from ingot.compiler.target import Target
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
 STAGED_ROWS, STAGED_COLUMNS = 512, 128  # of a transposed block on its way past the caches: half a near cache
 PADDING = 16  # elements between its rows, so that they do not fall into the same sets
-STAGE = 256  # elements that wait for their turn to be stored past the caches
-WRITTEN = 64  # of them that are stored at once: few enough lines that each is completed in its buffer
-AHEAD = 2048  # bytes between what is computed and what is fetched
+WRITTEN = 64  # of its elements that are stored at once: few enough lines that each is completed in its buffer
+SERIES = 256  # elements that are computed before it is the turn of the other half of a chunk
+AHEAD = 1024  # bytes between what is computed and what is fetched
 STREAMED_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when results bypass the caches
 UNROLL = 4  # vectors at a time
 CHEAP = 6  # cost of an element from which on their instructions take turns: the latency of one hides behind the others
@@ -155,7 +155,7 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
     streaming = options.leaving and (tile_axis < 0 or squares) and streams(points, target)
     axis, chunk = -1, 0
     if options.parallel and points.extents:
-        units = [1] * (len(points.extents) - 1) + [STAGE if streaming else width * UNROLL]
+        units = [1] * (len(points.extents) - 1) + [SERIES if streaming else width * UNROLL]
         weight = partition.weight_of(points.stores, points.values, computing=not streaming)
         cut = partition.cut(points.extents, weight, units, chunk=STREAMED_CHUNK if streaming else None)
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
@@ -371,45 +371,25 @@ def _innermost(loop: For, decision: ElementwiseDecision, chunked: bool = False) 
 
 
 def _streamed(loop: For, decision: ElementwiseDecision, chunked: bool) -> tuple[Statement, ...]:
-    """for v { y[v] = f(v) }  ->  for blocks of v { for v in block { stage[v] = f(v) } for v in block { y[v] = stage[v] } }
+    """for v { y[v] = f(v) }  ->  for blocks of v { for v in block { past the caches: y[v] = f(v) } }
 
-    Stores past the caches are written in one go for each output: a processor has few buffers that collect them, and
-    a load whose address has the low bits of one that is still on its way waits for it. What is loaded is asked for in
-    advance, and from both halves of a chunk in turn: two series of addresses arrive faster than one.
+    Several registers are computed and then stored at once, so that a line is completed in the buffer that collects it:
+    a processor has few of them. What is loaded is asked for in advance, and from both halves of a chunk in turn: two
+    series of addresses arrive faster than one.
     """
-    blocked, rest = split(loop, STAGE)
+    blocked, rest = split(loop, SERIES)
     result: tuple[Statement, ...] = ()
     if blocked is not None:
-        staged = _staged(blocked, decision)
-        result = (alternate(staged) if chunked else staged,)
+        inner = only_inner(blocked, "stream")
+        passing = with_body(inner, [replace(s, streaming=True) if isinstance(s, Store) else s for s in inner.body])
+        computed = strip(passing, decision.width, decision.unroll, interleaved=True)
+        blocked = with_body(blocked, fetched_ahead(computed, _ahead))
+        result = (alternate(blocked) if chunked else blocked,)
     return (*result, *strip(rest, decision.width, decision.unroll)) if rest is not None else result
-
-
-def _staged(blocked: For, decision: ElementwiseDecision) -> For:
-    """Blocks of a constant length, each computed into a stage and written from there."""
-    inner = only_inner(blocked, "stream")
-    stages: list[Buffer] = []
-    computing: list[Statement] = []
-    writing: list[Statement] = []
-    for statement in inner.body:
-        if not isinstance(statement, Store):
-            computing.append(statement)
-            continue
-        stage = Buffer(f"{statement.buffer.name}_stage", statement.buffer.dtype, (STAGE,), "stack")
-        stages.append(stage)
-        computing.append(Store(stage, (inner.variable,), statement.value))
-        writing.extend(written(STAGE, lambda at, statement=statement, stage=stage: _moved(statement, stage, at, inner)))
-    computed = strip(with_body(inner, tuple(computing)), decision.width, decision.unroll, decision.interleaved)
-    return with_body(blocked, (*map(Alloc, stages), *fetched_ahead(computed, _ahead), *writing))
 
 
 def _ahead(load: Load) -> Load:
     return Load(load.buffer, (*load.index[:-1], load.index[-1] + AHEAD // load.dtype.itemsize))
-
-
-def _moved(store: Store, stage: Buffer, at: Dim, inner: For) -> tuple[Statement, ...]:
-    """The store at a place of the block, from the stage and past the caches."""
-    return copy((replace(store, value=Load(stage, (inner.variable,)), streaming=True),), {inner.variable: at})
 
 
 def written(count: int, element: build.Body) -> tuple[Statement, ...]:

@@ -2,9 +2,8 @@
 
 Threads take blocks of rows. A row is swept in as few passes as its reductions allow; reductions are gathered in
 vectors (lanes.py) and their results are scalars; a row vector that is expensive and needed again stays on the stack,
-or in scratch memory when rows are long. Rows that come from memory are fetched while the row before is computed, from
-both halves of a chunk in turn (two series of addresses arrive faster than one), and results that no cache could hold
-are stored past the caches.
+or in scratch memory when rows are long. Rows that come from memory are fetched while those before are computed, and
+results that no cache could hold are stored past the caches.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from ingot.compiler.target import Target
 STACK_BYTES = 16 << 10  # what one row may keep on the stack
 ASSUMED_ROW = 1024  # elements of a row of symbolic length, where its weight matters
 FAR_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when no cache holds them
+ROWS_AHEAD = 2  # between the row that is computed and the one that is fetched: one is not always there in time
 SWEEP_VECTORS = 4  # that a sweep without a reduction computes at a time
 
 
@@ -40,8 +40,7 @@ class RowDecision:
     axis: int  # row axis that is cut into chunks
     chunk: int  # rows of that axis in a chunk; 0: no threads
     passes: int  # sweeps over a row
-    ahead: bool = False  # whether the next row is fetched meanwhile
-    far: bool = False  # whether rows come from memory, so that the halves of a chunk take turns
+    ahead: bool = False  # whether later rows are fetched meanwhile
     streaming: bool = False  # whether what the last sweep stores bypasses the caches
 
 
@@ -97,7 +96,7 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
         if cut is not None:
             axis, chunk = cut.axis, cut.block
     streams = streaming(passes, target, options)
-    return RowDecision(width, axis, chunk, len(passes), reads > target.l2_bytes, far, streams)
+    return RowDecision(width, axis, chunk, len(passes), reads > target.l2_bytes, streams)
 
 
 def _reads(passes: Sequence[Pass]) -> int:
@@ -344,55 +343,32 @@ class _Row:
         return self.decision.streaming and self.sweep == len(self.passes) - 1
 
     def _streamed(self, points: Points, point: lanes.RowPoint) -> tuple[Statement, ...]:
-        """Whole blocks are computed into a stage and written from there in one go (see `elementwise`)."""
+        """Several whole lines at a time go past the caches from registers."""
         (extent,) = points.extents
-        size = elementwise.STAGE
 
-        def element(b: Dim, stage: Buffer, place: Load, at: Dim) -> list[Statement]:
-            found = scalars.substitute(place, {points.variables[0]: b * size + at})
-            assert isinstance(found, Load)
-            return [Store(found.buffer, found.index, Load(stage, (at,)), streaming=True)]
+        def passing(index: Dim, slot: Dim) -> list[Statement]:
+            return [replace(s, streaming=True) if isinstance(s, Store) else s for s in point((index,), slot)]
 
-        def computed(b: Dim) -> tuple[Statement, ...]:
-            stages = [Buffer(f"{p.buffer.name}_stage", p.buffer.dtype, (size,), "stack") for p in points.stores]
-
-            def staged(index: Dim, slot: Dim) -> list[Statement]:
-                free = iter(stages)
-                statements = point((index,), slot)
-                return [
-                    Store(next(free), (index - b * size,), s.value) if isinstance(s, Store) else s for s in statements
-                ]
-
-            result = [*map(Alloc, stages), *lanes.lane_loops(size, self.width, SWEEP_VECTORS, staged, b * size, interleaved=True)]
-            for stage, place in zip(stages, points.stores, strict=True):
-                result += elementwise.written(size, lambda at, stage=stage, place=place: element(b, stage, place, at))
-            return tuple(result)
-
-        done = extent // size
-        rest = lanes.lane_loops(
-            extent % size, self.width, 1, lambda index, slot: point((index,), slot), done * size
-        )
-        return (*build.loop("b", done, computed), *rest)
+        return lanes.lane_loops(extent, self.width, SWEEP_VECTORS, passing, interleaved=True)
 
     def _fetching(self, sweep: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        """The next row of what this sweep reads is on its way during the sweeps that compute the most."""
+        """A later row of what this sweep reads is on its way during the one that computes the most."""
         if not self.decision.ahead or isinstance(self.row, int):
             return sweep
         costs = [
             sum(scalars.cost(i.value) * partition.estimate(symbolic.product(i.extents)) for i in each.items)
             for each in self.passes
         ]
-        chosen = [number for number, cost in enumerate(costs) if 2 * cost >= max(costs)]
-        if self.sweep not in chosen:
+        if self.sweep != costs.index(max(costs)):
             return sweep
 
         def later(load: Load) -> Load | None:
             if scalars.stride(load, self.row) in (0, None):
                 return None
-            moved = scalars.substitute(load, {self.row: self.row + 1})
+            moved = scalars.substitute(load, {self.row: self.row + ROWS_AHEAD})
             return moved if isinstance(moved, Load) else None
 
-        return fetched_ahead(sweep, later, chosen.index(self.sweep), len(chosen))
+        return fetched_ahead(sweep, later)
 
     def _single(
         self,
