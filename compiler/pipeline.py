@@ -24,6 +24,7 @@ import ingot.compiler.ops  # noqa: F401  the registry must be complete before an
 from ingot.compiler.assembly import Assembly, assemble, conditions_of
 from ingot.compiler.codegen.objects import Compilation, CompiledFunctions
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
+from ingot.compiler.fusion.cost import FusionLimits
 from ingot.compiler.garbage import no_collection
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.graph import Graph, Role, input_of
@@ -148,20 +149,23 @@ def _assembled(
 
     is_final = options.memory_budget is None and options.tune is None
 
-    def assembled(graph: Graph) -> Assembly:
-        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target, ready if is_final else None)
+    def assembled(graph: Graph, limits: FusionLimits) -> Assembly:
+        told = ready if is_final else None
+        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target, told, limits)
+
+    limits = FusionLimits()
 
     if options.memory_budget is None:
-        assembly = assembled(graph)
+        assembly = assembled(graph, limits)
     else:
-        graph, assembly = fit(graph, options.memory_budget, assembled)
+        graph, limits, assembly = fit(graph, options.memory_budget, assembled)
     if options.tune is None:
         return graph, assembly
     if target != Target.host():
         raise IngotValueError(Code.BAD_OPTION, "schedules can be measured on this machine only: tune needs its target")
     tuner = Tuner(target, options.tune, cache, _SOURCES)
     tuner.tune(placed.kernel for placed in assembly.kernels if placed.kernel is not None)
-    return graph, assemble(graph, Repeats(tuner.schedule), options.fuse, conditions, target)
+    return graph, assemble(graph, Repeats(tuner.schedule), options.fuse, conditions, target, None, limits)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:
