@@ -6,9 +6,10 @@ import contextlib
 import ctypes
 import mmap
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -32,6 +33,11 @@ _PROBE = np.arange(3)
 WORTH_ALIGNING = 1 << 17  # bytes: vectors that cross cache lines then take longer than aligning
 _WORTH_PRESENT_PAGES = 1 << 20  # bytes
 _LONGEST_UNIT = 256  # bytes: longer rows are copied well as they are
+_PIECE = 1 << 22  # bytes that are made present and copied at once
+_MADV_POPULATE_WRITE = 23  # of Linux, since 5.14; not yet known to Python
+_advise: Any = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+if _advise is not None:
+    _advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 # `array.ctypes.data` takes 1-2 microseconds, more than the rest of a call's checks together; a word of the object
 # itself takes a twentieth of that.
@@ -54,37 +60,64 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarr
 
 def aligned_copies(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The same values, C-contiguous and 64-byte aligned; an array itself when it already is."""
-    unfit = [a for a in arrays if not a.flags.c_contiguous or address_of(a) % ALIGNMENT]
+    unfit = [a for a in arrays if not is_aligned(a)]
     copies = {}
-    for array, memory in zip(unfit, aligned_together([a.nbytes for a in unfit]), strict=True):
+    for array, memory in zip(unfit, aligned_together([a.nbytes for a in unfit], present=False), strict=True):
         copies[id(array)] = copy = np.ndarray(array.shape, array.dtype, memory)
-        copy[...] = array
+        copy_into(copy, array)
     return [copies.get(id(array), array) for array in arrays]
 
 
-def aligned_together(sizes: Sequence[int]) -> list[np.ndarray]:
+def is_aligned(array: np.ndarray) -> bool:
+    """Whether an array is C-contiguous and 64-byte aligned."""
+    return array.flags.c_contiguous and not address_of(array) % ALIGNMENT
+
+
+def aligned_together(sizes: Sequence[int], present: bool = True) -> list[np.ndarray]:
     """Uninitialised bytes for each size, all in one piece of memory, each 64-byte aligned.
 
     The system is asked for a large piece's pages at once: given one by one, as they are touched, they take longer than
-    computing what goes there.
+    computing what goes there. Unless `present`, that is left to whoever writes a part of it (`make_present`).
     """
     starts, end = [], 0
     for size in sizes:
         starts.append(end)
         end += size + -size % ALIGNMENT
-    piece = _present_pages(end) if end >= _WORTH_PRESENT_PAGES else aligned_empty((end,), _BYTE, end)
+    piece = _pages(end, present) if end >= _WORTH_PRESENT_PAGES else aligned_empty((end,), _BYTE, end)
     return [piece[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def _present_pages(size: int) -> np.ndarray:
-    """Not with large pages: a virtual machine may first have to get each of them from its host, which takes milliseconds."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+def _pages(size: int, present: bool) -> np.ndarray:
+    """Not large pages: a virtual machine may first have to get each of them from its host, which takes milliseconds."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (getattr(mmap, "MAP_POPULATE", 0) if present else 0)
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), _BYTE)
 
 
+def make_present(room: np.ndarray) -> None:
+    """Ask the system for the pages of an array that is written next, all at once. Best done for a part that a cache
+    holds: pages come zeroed, and what is in a cache is written faster. A system that does not know how gives them one
+    by one; other threads go on meanwhile."""
+    if _advise is not None and room.nbytes >= mmap.PAGESIZE:
+        start = address_of(room)
+        first = start - start % mmap.PAGESIZE
+        _advise(first, start + room.nbytes - first, _MADV_POPULATE_WRITE)
+
+
 def copy_into(room: np.ndarray, array: np.ndarray) -> None:
-    """`room[...] = array` for arrays of one shape and dtype. Rows that are contiguous in both move as units: for the
-    short rows of rearranged weights NumPy takes half the time then."""
+    """`room[...] = array` for arrays of one shape and dtype, whose memory need not be present."""
+    if room.nbytes <= _PIECE or not room.ndim:
+        make_present(room)
+        _copy(room, array)
+        return
+    rows = max(1, _PIECE * room.shape[0] // room.nbytes)
+    for start in range(0, room.shape[0], rows):
+        make_present(room[start : start + rows])
+        _copy(room[start : start + rows], array[start : start + rows])
+
+
+def _copy(room: np.ndarray, array: np.ndarray) -> None:
+    """Rows that are contiguous in both move as units: for the short rows of rearranged weights NumPy takes half the
+    time then."""
     row = array.shape[-1] * array.itemsize if array.ndim else 0
     if 1 < row <= _LONGEST_UNIT and all(a.strides[-1] == a.itemsize and a.size for a in (room, array)):
         unit = np.dtype((np.void, row))
