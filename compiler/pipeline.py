@@ -191,7 +191,11 @@ def _target(options: Options) -> Target:
 
 def check_sizes(graph: Graph) -> None:
     """Refuse tensors that no machine can hold before anything is allocated for them."""
+    checked: set[int] = set()  # most values have the type of another, the same object
     for value in (*graph.inputs, *graph.body):
+        if id(value.type) in checked:
+            continue
+        checked.add(id(value.type))
         for tensor in (value.type,) if isinstance(value.type, TensorType) else value.type.elements:
             size = tensor.bytes
             least = size if isinstance(size, int) else (symbolic.bounds(size)[0] or 0)
