@@ -21,7 +21,7 @@ import numpy as np
 
 import ingot.compiler.ops  # noqa: F401  the registry must be complete before anything is parsed
 from ingot.compiler.assembly import Assembly, assemble, conditions_of
-from ingot.compiler.codegen.objects import Compilation, CompiledFunctions, default_workers
+from ingot.compiler.codegen.objects import Compilation, CompiledFunctions
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 from ingot.compiler.fusion.cost import FusionLimits
 from ingot.compiler.garbage import no_collection
@@ -63,6 +63,7 @@ from ingot.runtime.cache import Cache
 from ingot.runtime.image import Image
 from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
 from ingot.runtime.program import Program
+from ingot.runtime.threads import thread_limit
 
 PASSES: tuple[Pass, ...] = (
     Scans(),  # first, while the bodies of related scans are still the same values
@@ -194,7 +195,11 @@ def _target(options: Options) -> Target:
 
 def check_sizes(graph: Graph) -> None:
     """Refuse tensors that no machine can hold before anything is allocated for them."""
+    checked: set[int] = set()  # most values have the type of another, the same object
     for value in (*graph.inputs, *graph.body):
+        if id(value.type) in checked:
+            continue
+        checked.add(id(value.type))
         for tensor in (value.type,) if isinstance(value.type, TensorType) else value.type.elements:
             size = tensor.bytes
             least = size if isinstance(size, int) else (symbolic.bounds(size)[0] or 0)
@@ -264,7 +269,7 @@ def _constants(
     manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Prologue, options: Options
 ) -> dict[str, np.ndarray]:
     """The arrays of the program's constants."""
-    return prologue.constants([spec.name for spec in manifest.constants], given, options.workers or default_workers())
+    return prologue.constants([spec.name for spec in manifest.constants], given, options.workers or thread_limit())
 
 
 # --- the program's description ----------------------------------------------------------------------

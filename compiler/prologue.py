@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +21,7 @@ from ingot.compiler.ir.graph import Graph, Input, Value, input_of
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.text.graph import parse_graph, print_graph
 from ingot.compiler.ops.base import Op
-from ingot.runtime.storage import aligned_together, copy_into, is_aligned
-
-WORTH_A_THREAD = 1 << 20  # bytes of a part: less is mostly the interpreter, which one thread at a time runs
+from ingot.runtime.storage import aligned_together, copy_into, is_aligned, write_side_by_side
 
 
 @dataclass(frozen=True)
@@ -95,21 +92,8 @@ class Prologue:
 
         work = [(sizes[name], copy(name)) for name in unfit]
         work += [(sum(sizes[name] for name in part.outputs), run(part)) for part in self.parts]
-        _run_all(work, workers)
+        write_side_by_side(work, workers)
         return known | rooms
-
-
-def _run_all(work: Sequence[tuple[int, Callable[[], None]]], workers: int) -> None:
-    """The largest first, so that no thread is left with one in the end; small ones after them, by one thread."""
-    ordered = sorted(work, key=lambda item: -item[0])
-    large = [task for size, task in ordered if size >= WORTH_A_THREAD] if workers > 1 else []
-    if len(large) > 1:
-        with ThreadPoolExecutor(min(workers, len(large))) as pool:
-            for running in [pool.submit(task) for task in large]:
-                running.result()
-        ordered = ordered[len(large) :]
-    for _, task in ordered:
-        task()
 
 
 def _components(graph: Graph) -> list[tuple[Value, ...]]:

@@ -7,7 +7,9 @@ import ctypes
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,6 +35,7 @@ _PROBE = np.arange(3)
 WORTH_ALIGNING = 1 << 17  # bytes: vectors that cross cache lines then take longer than aligning
 _WORTH_PRESENT_PAGES = 1 << 20  # bytes
 _LONGEST_UNIT = 256  # bytes: longer rows are copied well as they are
+_WORTH_A_THREAD = 1 << 20  # bytes: less is mostly the interpreter, which one thread at a time runs
 _PIECE = 1 << 22  # bytes that are made present and copied at once
 _MADV_POPULATE_WRITE = 23  # of Linux, since 5.14; not yet known to Python
 _advise: Any = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
@@ -58,14 +61,27 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarr
     return np.empty(shape, dtype) if size < WORTH_ALIGNING else aligned_empty(shape, dtype, size)
 
 
-def aligned_copies(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def aligned_copies(arrays: Sequence[np.ndarray], workers: int = 1) -> list[np.ndarray]:
     """The same values, C-contiguous and 64-byte aligned; an array itself when it already is."""
     unfit = [a for a in arrays if not is_aligned(a)]
-    copies = {}
-    for array, memory in zip(unfit, aligned_together([a.nbytes for a in unfit], present=False), strict=True):
-        copies[id(array)] = copy = np.ndarray(array.shape, array.dtype, memory)
-        copy_into(copy, array)
+    memory = aligned_together([a.nbytes for a in unfit], present=False)
+    copies = {id(a): np.ndarray(a.shape, a.dtype, m) for a, m in zip(unfit, memory, strict=True)}
+    write_side_by_side([(a.nbytes, partial(copy_into, copies[id(a)], a)) for a in unfit], workers)
     return [copies.get(id(array), array) for array in arrays]
+
+
+def write_side_by_side(work: Sequence[tuple[int, Callable[[], None]]], workers: int) -> None:
+    """Run tasks that each write so many bytes: the largest first, so that no thread is left with one in the end, then
+    small ones by this thread."""
+    ordered = sorted(work, key=lambda item: -item[0])
+    large = [task for size, task in ordered if size >= _WORTH_A_THREAD] if workers > 1 else []
+    if len(large) > 1:
+        with ThreadPoolExecutor(min(workers, len(large))) as pool:
+            for running in [pool.submit(task) for task in large]:
+                running.result()
+        ordered = ordered[len(large) :]
+    for _, task in ordered:
+        task()
 
 
 def is_aligned(array: np.ndarray) -> bool:

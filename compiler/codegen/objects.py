@@ -74,7 +74,7 @@ class Compilation:
 
     def __init__(self, target: Target, workers: int | None = None) -> None:
         self._target = target
-        self._compiler = _Compiler(target, workers or default_workers())
+        self._compiler = _Compiler(target, workers or _workers())
         self._kernels = _Kernels(target)
 
     def __enter__(self) -> Compilation:
@@ -239,6 +239,5 @@ def _arena_bytes(entry: loops.Function) -> Dim:
     return symbolic.maximum(*ends) if ends else 0
 
 
-def default_workers() -> int:
-    """The cores that this process may use."""
+def _workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

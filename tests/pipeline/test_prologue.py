@@ -10,7 +10,7 @@ import pytest
 
 import ingot
 from ingot import nn
-from ingot.compiler import pipeline, prologue
+from ingot.compiler import pipeline
 from ingot.compiler.ir.graph import Graph
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
@@ -18,6 +18,7 @@ from ingot.compiler.ir.text.graph import print_graph
 from ingot.compiler.options import Options
 from ingot.compiler.passes.fold_constants import split_constants
 from ingot.compiler.prologue import Prologue
+from ingot.runtime import storage
 from ingot.runtime.storage import is_aligned
 from tests.pipeline.support import graph_of, network_graph
 
@@ -48,7 +49,7 @@ def folding(graph: Graph) -> Graph:
 @pytest.mark.parametrize("make", [convolutions, network_graph])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_parts_compute_what_the_whole_does(make, workers, monkeypatch):
-    monkeypatch.setattr(prologue, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(storage, "_WORTH_A_THREAD", 1)
     graph = make()
     whole = folding(graph)
     parts = Prologue.from_bytes(Prologue.of(whole).to_bytes())
@@ -94,7 +95,7 @@ def test_an_aligned_constant_is_not_copied():
 
 
 def test_a_failure_in_a_thread_is_a_failure(monkeypatch):
-    monkeypatch.setattr(prologue, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(storage, "_WORTH_A_THREAD", 1)
     graph = convolutions()
     parts = Prologue.of(folding(graph))
     given = {name: array[:1] for name, array in graph.constants.items()}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ingot.runtime import storage
 from ingot.runtime.abi import ALIGNMENT
 from ingot.runtime.storage import address_of, aligned_copies, aligned_together, copy_into, make_present
 
@@ -18,13 +19,17 @@ def test_pieces_are_aligned_writeable_and_apart(sizes: list[int]) -> None:
     assert all((piece == number).all() for number, piece in enumerate(pieces))
 
 
-def test_only_what_is_not_aligned_or_not_in_order_is_copied(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_only_what_is_not_aligned_or_not_in_order_is_copied(
+    rng: np.random.Generator, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_WORTH_A_THREAD", 1)
     (memory,) = aligned_together([1024])
     fit = memory[:512].view(np.float32)
     fit[...] = rng.random(128)
     shifted, turned = fit[1:], fit.reshape(8, 16).T
     scalar = np.array(3.5)
-    copies = aligned_copies([fit, shifted, turned, scalar, shifted])
+    copies = aligned_copies([fit, shifted, turned, scalar, shifted], workers)
     assert copies[0] is fit
     for copy, array in zip(copies, [fit, shifted, turned, scalar, shifted], strict=True):
         np.testing.assert_array_equal(copy, array)
