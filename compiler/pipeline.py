@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,7 @@ from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.ir.text.dump import load_dump, save_dump
-from ingot.compiler.ir.text.graph import parse_graph, print_graph
+from ingot.compiler.ir.text.graph import print_graph
 from ingot.compiler.ir.text.loops import print_function
 from ingot.compiler.ir.text.tensor import print_kernel
 from ingot.compiler.ir.traverse import symbols_in
@@ -52,6 +51,7 @@ from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
+from ingot.compiler.prologue import Prologue
 from ingot.compiler.rematerialise import fit
 from ingot.compiler.report import KeptReport, build_report, without_sources
 from ingot.compiler.schedule.choose import schedule
@@ -63,7 +63,7 @@ from ingot.runtime.cache import Cache
 from ingot.runtime.image import Image
 from ingot.runtime.manifest import DimSpec, Manifest, TargetSpec, TensorSpec
 from ingot.runtime.program import Program
-from ingot.runtime.storage import aligned_together
+from ingot.runtime.threads import thread_limit
 
 PASSES: tuple[Pass, ...] = (
     Scans(),  # first, while the bodies of related scans are still the same values
@@ -101,14 +101,14 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     key = _key(graph, options, target, start)
     cache = Cache() if options.cache and options.dump is None else None
     if cache is not None:
-        found = _from_cache(cache.get(key), graph)
+        found = _from_cache(cache.get(key), graph, options)
         if found is not None:
             return Compiled(found, graph, None, True)
     dumper = _Dumper(options.dump)
     optimised = run_passes(graph, options, dumper, start)
     split = split_constants(optimised, options.fold_elements)
     if options.dump is not None:
-        folded = _folded(graph.constants, split.prologue)
+        folded = Prologue.of(split.prologue).folded(graph.constants)
         dumper.graph("constants", replace(split.main, constants={**graph.constants, **folded}))
     with Compilation(target, options.workers) as compilation:
         main, assembly = _assembled(split.main, conditions_of(graph), options, target, cache, compilation.add)
@@ -124,11 +124,11 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     dumper.code(code)
     report = build_report(main, assembly, split.reasons)
     manifest = _manifest(main, assembly, code, target, report)
-    prologue = print_graph(split.prologue, sources=False) if split.prologue is not None else ""
+    prologue = Prologue.of(split.prologue)
     if cache is not None:
         kept = replace(manifest, report={})
         cache.put(key, _to_cache(kept, without_sources(report, graph), code.image, prologue))
-    constants = _constants(manifest, graph.constants, split.prologue)
+    constants = _constants(manifest, graph.constants, prologue, options)
     return Compiled(Program(manifest, code.image, constants), main, assembly, False, code.objects)
 
 
@@ -195,7 +195,11 @@ def _target(options: Options) -> Target:
 
 def check_sizes(graph: Graph) -> None:
     """Refuse tensors that no machine can hold before anything is allocated for them."""
+    checked: set[int] = set()  # most values have the type of another, the same object
     for value in (*graph.inputs, *graph.body):
+        if id(value.type) in checked:
+            continue
+        checked.add(id(value.type))
         for tensor in (value.type,) if isinstance(value.type, TensorType) else value.type.elements:
             size = tensor.bytes
             least = size if isinstance(size, int) else (symbolic.bounds(size)[0] or 0)
@@ -246,40 +250,26 @@ def _key(graph: Graph, options: Options, target: Target, start: str | None) -> s
 _SIZES = struct.Struct("<4Q")  # of the parts of a cached program: manifest, report, prologue, image
 
 
-def _to_cache(manifest: Manifest, report: Mapping[str, object], image: Image, prologue: str) -> bytes:
-    parts = (manifest.to_json().encode(), json.dumps(report).encode(), prologue.encode(), image.to_bytes())
+def _to_cache(manifest: Manifest, report: Mapping[str, object], image: Image, prologue: Prologue) -> bytes:
+    parts = (manifest.to_json().encode(), json.dumps(report).encode(), prologue.to_bytes(), image.to_bytes())
     return _SIZES.pack(*map(len, parts)) + b"".join(parts)
 
 
-def _from_cache(data: bytes | None, graph: Graph) -> Program | None:
+def _from_cache(data: bytes | None, graph: Graph, options: Options) -> Program | None:
     if data is None:
         return None
     contents = io.BytesIO(data)
     kept, report, prologue, image = (contents.read(size) for size in _SIZES.unpack(contents.read(_SIZES.size)))
     manifest = replace(Manifest.from_json(kept), report=KeptReport(report, graph))
-    folding = parse_graph(prologue.decode(), Op.registry) if prologue else None
-    return Program(manifest, Image.from_bytes(image), _constants(manifest, graph.constants, folding))
+    constants = _constants(manifest, graph.constants, Prologue.from_bytes(prologue), options)
+    return Program(manifest, Image.from_bytes(image), constants)
 
 
-def _constants(manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str, np.ndarray]:
-    """The arrays of the program's constants: given ones, and those the prologue computes from them."""
-    folded = _folded(given, prologue)
-    return {
-        # not np.ascontiguousarray, which gives a scalar an axis
-        spec.name: np.asarray(folded[spec.name] if spec.name in folded else given[spec.name], order="C")
-        for spec in manifest.constants
-    }
-
-
-def _folded(given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str, np.ndarray]:
-    """What the prologue computes, by name, in aligned memory."""
-    if prologue is None:
-        return {}
-    inputs = {name: given[name] for name in prologue.input_names}
-    types = [value.tensor for value in prologue.outputs]
-    memory = aligned_together([math.prod(t.static_shape) * t.dtype.itemsize for t in types])
-    rooms = [m.view(t.dtype.numpy).reshape(t.static_shape) for m, t in zip(memory, types, strict=True)]
-    return dict(zip(prologue.output_names, run_graph(prologue, inputs, into=rooms), strict=True))
+def _constants(
+    manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Prologue, options: Options
+) -> dict[str, np.ndarray]:
+    """The arrays of the program's constants."""
+    return prologue.constants([spec.name for spec in manifest.constants], given, options.workers or thread_limit())
 
 
 # --- the program's description ----------------------------------------------------------------------
@@ -405,7 +395,7 @@ def bisect(
         if found:
             return found
     split = split_constants(current, options.fold_elements)
-    found = differs("constants", run_graph(split.main, {**_folded(graph.constants, split.prologue), **inputs}))
+    found = differs("constants", run_graph(split.main, {**Prologue.of(split.prologue).folded(graph.constants), **inputs}))
     if found:
         return found
     if run is not None:

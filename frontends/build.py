@@ -27,7 +27,6 @@ from ingot.compiler.ir.graph import Graph
 from ingot.compiler.options import Options
 from ingot.compiler.pipeline import Compiled, compile_graph
 from ingot.frontends.dsl import functions
-from ingot.frontends.dsl.module import Module
 from ingot.frontends.dsl.trainer import Trainer
 from ingot.frontends.native.header import Interface, header_text
 from ingot.frontends.native.names import identifier
@@ -86,9 +85,7 @@ def _trainer(trainer: Trainer, types: Sequence[Any], options: dict[str, Any]) ->
 def _model(model: Any, types: Sequence[Any], options: dict[str, Any]) -> Compiled:
     names: Sequence[str] | None = getattr(model, "input_names", None)  # an ONNX model has names and types
     types = types or (model.input_types if names is not None else ())
-    if isinstance(model, Module):
-        model = model.with_arrays(lambda _, array: array).eval()
-    graph = functions.trace(model, types, names).graph
+    graph = functions.trace(model, types, names, training=False).graph
     if names is not None:
         graph = replace(graph, output_names=tuple(model.output_names))
     return _compiled(graph, Options.from_environment().with_(**options))

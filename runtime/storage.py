@@ -6,9 +6,12 @@ import contextlib
 import ctypes
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -32,6 +35,12 @@ _PROBE = np.arange(3)
 WORTH_ALIGNING = 1 << 17  # bytes: vectors that cross cache lines then take longer than aligning
 _WORTH_PRESENT_PAGES = 1 << 20  # bytes
 _LONGEST_UNIT = 256  # bytes: longer rows are copied well as they are
+_WORTH_A_THREAD = 1 << 20  # bytes: less is mostly the interpreter, which one thread at a time runs
+_PIECE = 1 << 22  # bytes that are made present and copied at once
+_MADV_POPULATE_WRITE = 23  # of Linux, since 5.14; not yet known to Python
+_advise: Any = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
+if _advise is not None:
+    _advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 # `array.ctypes.data` takes 1-2 microseconds, more than the rest of a call's checks together; a word of the object
 # itself takes a twentieth of that.
@@ -52,39 +61,79 @@ def result_array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarr
     return np.empty(shape, dtype) if size < WORTH_ALIGNING else aligned_empty(shape, dtype, size)
 
 
-def aligned_copies(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def aligned_copies(arrays: Sequence[np.ndarray], workers: int = 1) -> list[np.ndarray]:
     """The same values, C-contiguous and 64-byte aligned; an array itself when it already is."""
-    unfit = [a for a in arrays if not a.flags.c_contiguous or address_of(a) % ALIGNMENT]
-    copies = {}
-    for array, memory in zip(unfit, aligned_together([a.nbytes for a in unfit]), strict=True):
-        copies[id(array)] = copy = np.ndarray(array.shape, array.dtype, memory)
-        copy[...] = array
+    unfit = [a for a in arrays if not is_aligned(a)]
+    memory = aligned_together([a.nbytes for a in unfit], present=False)
+    copies = {id(a): np.ndarray(a.shape, a.dtype, m) for a, m in zip(unfit, memory, strict=True)}
+    write_side_by_side([(a.nbytes, partial(copy_into, copies[id(a)], a)) for a in unfit], workers)
     return [copies.get(id(array), array) for array in arrays]
 
 
-def aligned_together(sizes: Sequence[int]) -> list[np.ndarray]:
+def write_side_by_side(work: Sequence[tuple[int, Callable[[], None]]], workers: int) -> None:
+    """Run tasks that each write so many bytes: the largest first, so that no thread is left with one in the end, then
+    small ones by this thread."""
+    ordered = sorted(work, key=lambda item: -item[0])
+    large = [task for size, task in ordered if size >= _WORTH_A_THREAD] if workers > 1 else []
+    if len(large) > 1:
+        with ThreadPoolExecutor(min(workers, len(large))) as pool:
+            for running in [pool.submit(task) for task in large]:
+                running.result()
+        ordered = ordered[len(large) :]
+    for _, task in ordered:
+        task()
+
+
+def is_aligned(array: np.ndarray) -> bool:
+    """Whether an array is C-contiguous and 64-byte aligned."""
+    return array.flags.c_contiguous and not address_of(array) % ALIGNMENT
+
+
+def aligned_together(sizes: Sequence[int], present: bool = True) -> list[np.ndarray]:
     """Uninitialised bytes for each size, all in one piece of memory, each 64-byte aligned.
 
     The system is asked for a large piece's pages at once: given one by one, as they are touched, they take longer than
-    computing what goes there.
+    computing what goes there. Unless `present`, that is left to whoever writes a part of it (`make_present`).
     """
     starts, end = [], 0
     for size in sizes:
         starts.append(end)
         end += size + -size % ALIGNMENT
-    piece = _present_pages(end) if end >= _WORTH_PRESENT_PAGES else aligned_empty((end,), _BYTE, end)
+    piece = _pages(end, present) if end >= _WORTH_PRESENT_PAGES else aligned_empty((end,), _BYTE, end)
     return [piece[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def _present_pages(size: int) -> np.ndarray:
-    """Not with large pages: a virtual machine may first have to get each of them from its host, which takes milliseconds."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
+def _pages(size: int, present: bool) -> np.ndarray:
+    """Not large pages: a virtual machine may first have to get each of them from its host, which takes milliseconds."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (getattr(mmap, "MAP_POPULATE", 0) if present else 0)
     return np.frombuffer(mmap.mmap(-1, size, flags=flags), _BYTE)
 
 
+def make_present(room: np.ndarray) -> None:
+    """Ask the system for the pages of an array that is written next, all at once. Best done for a part that a cache
+    holds: pages come zeroed, and what is in a cache is written faster. A system that does not know how gives them one
+    by one; other threads go on meanwhile."""
+    if _advise is not None and room.nbytes >= mmap.PAGESIZE:
+        start = address_of(room)
+        first = start - start % mmap.PAGESIZE
+        _advise(first, start + room.nbytes - first, _MADV_POPULATE_WRITE)
+
+
 def copy_into(room: np.ndarray, array: np.ndarray) -> None:
-    """`room[...] = array` for arrays of one shape and dtype. Rows that are contiguous in both move as units: for the
-    short rows of rearranged weights NumPy takes half the time then."""
+    """`room[...] = array` for arrays of one shape and dtype, whose memory need not be present."""
+    if room.nbytes <= _PIECE or not room.ndim:
+        make_present(room)
+        _copy(room, array)
+        return
+    rows = max(1, _PIECE * room.shape[0] // room.nbytes)
+    for start in range(0, room.shape[0], rows):
+        make_present(room[start : start + rows])
+        _copy(room[start : start + rows], array[start : start + rows])
+
+
+def _copy(room: np.ndarray, array: np.ndarray) -> None:
+    """Rows that are contiguous in both move as units: for the short rows of rearranged weights NumPy takes half the
+    time then."""
     row = array.shape[-1] * array.itemsize if array.ndim else 0
     if 1 < row <= _LONGEST_UNIT and all(a.strides[-1] == a.itemsize and a.size for a in (room, array)):
         unit = np.dtype((np.void, row))

@@ -37,6 +37,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, TupleType, Type
 from ingot.compiler.target import Target
+from ingot.runtime.storage import copy_into
 
 # differentiate(graph, wrt) -> graph: inputs are the graph's and one cotangent per output; outputs are the
 # cotangents of the inputs numbered by `wrt`. Given to control flow, so that ops need not import autodiff.
@@ -140,6 +141,14 @@ class Op(ABC):
 
     @abstractmethod
     def evaluate(self, *args: Any) -> Any: ...
+
+    def evaluate_into(self, room: np.ndarray, *args: Any) -> None:
+        """room[...] = evaluate(*args), a single result. For ops whose large result is better made where it is kept; the
+        memory of `room` need not be present."""
+        result = np.asarray(self.evaluate(*args))
+        if (result.shape, result.dtype) != (room.shape, room.dtype):
+            raise TypeError(f"gave {result.dtype}{list(result.shape)} for {room.dtype}{list(room.shape)}")
+        copy_into(room, result)
 
     def conditions(self, *types: Any) -> tuple[Condition, ...]:
         """What must hold of the extents of the arguments; `infer` refuses what is known not to."""

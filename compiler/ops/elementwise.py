@@ -37,8 +37,10 @@ def same_types(op: str, *types: TensorType) -> None:
             raise OpTypeError(f"{op}: arguments have element types {types[0].dtype} and {t.dtype}; cast one of them")
 
 
+@dataclass(frozen=True)
 class Elementwise(Op, abstract=True):
-    """One scalar function applied at every element."""
+    """One scalar function applied at every element. No op of the table has fields, so all share the methods of this
+    record: making them anew for each class took a tenth of the time to import the compiler."""
 
     function: ClassVar[Function]
     gradient: ClassVar[Gradient | None] = None
@@ -100,8 +102,7 @@ def _define(
         "__doc__": doc or f"y[i] = {function}(...)[i]",
         "cheap": function not in EXPENSIVE,
     }  # fmt: skip
-    kind = type("".join(p.capitalize() for p in name.split("_")), (Elementwise,), fields)
-    return dataclass(frozen=True)(kind)
+    return type("".join(p.capitalize() for p in name.split("_")), (Elementwise,), fields)
 
 
 # Functions that cost more than a memory access: recomputing them for a second reader does not pay.

@@ -36,6 +36,7 @@ from ingot.compiler.ops.base import Finish, Op, OpTypeError, OwnLoops, Sample, s
 from ingot.compiler.ops.windows import Axis, Padding, axes_of, pad_array, window_view
 from ingot.compiler.ops.winograd_transforms import Tiles, Transform
 from ingot.compiler.target import Target
+from ingot.runtime.storage import make_present
 
 TAPS = 3
 PIECE = 1 << 12  # pairs of channels whose transforms are evaluated at once: they stay in cache
@@ -123,19 +124,27 @@ class WinogradWeight(Op):
         return w.with_shape((groups, size, size, self.blocks, channels, self.columns))
 
     def evaluate(self, w: np.ndarray) -> np.ndarray:
-        transform = matrices(self.tile).weight
-        result = np.zeros(self.infer(type_of(w)).static_shape, np.float32)
-        groups, size, _, blocks, channels, columns = result.shape
-        outputs = w.shape[-1]
-        step = max(1, PIECE // outputs)
-        for start in range(0, channels, step):
-            piece = w[:, :, start : start + step].astype(np.float64)
-            half = transform @ piece.reshape(TAPS, -1)
-            both = transform @ half.reshape(size, TAPS, -1)
-            padded = np.zeros((size, size, piece.shape[2], groups, blocks, columns), np.float32)
-            padded.reshape(size, size, piece.shape[2], -1)[..., :outputs] = both.reshape(size, size, -1, outputs)
-            result[..., start : start + step, :] = padded.transpose(3, 0, 1, 4, 2, 5)
+        result = np.empty(self.infer(type_of(w)).static_shape, np.float32)
+        self.evaluate_into(result, w)
         return result
+
+    def evaluate_into(self, room: np.ndarray, *args: np.ndarray) -> None:
+        (w,) = args
+        transform = matrices(self.tile).weight
+        groups, size, _, blocks, channels, columns = room.shape
+        width = blocks * columns
+        step = max(1, PIECE // width)
+        for group in range(groups):
+            make_present(room[group])
+            taken = w[..., group * width : (group + 1) * width]
+            missing = width - taken.shape[-1]
+            for start in range(0, channels, step):
+                piece = np.array(taken[:, :, start : start + step], np.float64, order="C")
+                if missing:
+                    piece = np.pad(piece, ((0, 0), (0, 0), (0, 0), (0, missing)))
+                half = transform @ piece.reshape(TAPS, -1)
+                both = transform @ half.reshape(size, TAPS, -1)
+                room[group][..., start : start + step, :] = both.reshape(size, size, -1, blocks, columns).swapaxes(2, 3)
 
     def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
         return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body

@@ -65,18 +65,14 @@ def compile(
     if hasattr(model, "compile_for"):  # a model that knows its own types, or needs more than one program
         return model.compile_for(types, chosen)
     with no_collection():
-        if isinstance(model, Module):
-            model = model.with_arrays(lambda _, array: array).eval()
-        traced = functions.trace(model, types)
+        traced = functions.trace(model, types, training=False)
         return CompiledFunction(compile_graph(traced.graph, chosen), traced, chosen.threads)
 
 
 def interpret(model: Any, *args: Any) -> Any:
     """The same computation by the NumPy interpreter: what compiled results are checked against."""
     arrays = [np.asarray(a) for a in args]
-    if isinstance(model, Module):
-        model = model.with_arrays(lambda _, array: array).eval()
-    traced = functions.trace(model, [type_of(a) for a in arrays])
+    traced = functions.trace(model, [type_of(a) for a in arrays], training=False)
     names = [n for n in traced.graph.input_names if n not in traced.graph.constants]
     results = run_graph(traced.graph, dict(zip(names, arrays, strict=True)))
     return rebuild(traced.structure, results)

@@ -52,9 +52,11 @@ def trace(
     types: Sequence[object],
     names: Sequence[str] | None = None,
     parameters_as: str = "constant",
+    training: bool | None = None,
 ) -> Traced:
     """The graph of a function or module for arguments of these types. A module's arrays become inputs of
-    role `parameters_as`; buffers that `forward` assigned are updates when that role is state."""
+    role `parameters_as`; buffers that `forward` assigned are updates when that role is state. `training` is the
+    mode in which a module is traced, whatever its own is."""
     module = function if isinstance(function, Module) else None
     checked = [as_type(t, n) for n, t in enumerate(types)]
     check_dims(checked)
@@ -67,6 +69,8 @@ def trace(
             result, updated = function(*args), {}
     else:
         copied, tensors = bind_module(module, builder, parameters_as, set(names))
+        if training is not None:
+            copied.train(training)
         with running_user_code():
             result = copied(*args)
         updated = buffer_updates(copied, module, tensors) if parameters_as == "state" else {}

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from ingot.compiler.errors import Code, IngotTypeError
-from ingot.compiler.ir.types import type_of
+from ingot.compiler.ir.types import bf16, f16, f32, f64, type_of
 
 
 class Buffer(np.ndarray):
@@ -186,10 +186,10 @@ def write_slot(holder: Any, key: Any, array: np.ndarray) -> None:
 
 
 def _is_state(item: Any) -> bool:
-    return isinstance(item, Buffer) or (isinstance(item, np.ndarray) and item.dtype.name in _FLOATS)
+    return isinstance(item, np.ndarray) and (item.dtype.num in _FLOATS or isinstance(item, Buffer))
 
 
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+_FLOATS = frozenset(t.numpy.num for t in (f16, bf16, f32, f64))  # NumPy's numbers: of either byte order
 
 
 def _slots(item: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any, Any]]:

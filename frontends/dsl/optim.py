@@ -99,7 +99,7 @@ class SGD(Optimizer):
         self.weight_decay = weight_decay
 
     def initial(self, parameter: np.ndarray) -> dict[str, np.ndarray]:
-        return {"velocity": np.zeros_like(parameter)} if self.momentum else {}
+        return {"velocity": np.zeros(parameter.shape, parameter.dtype)} if self.momentum else {}
 
     def update(self, parameter: Any, gradient: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         if self.weight_decay:
@@ -133,7 +133,7 @@ class Adam(Optimizer):
 
     def initial(self, parameter: np.ndarray) -> dict[str, np.ndarray]:
         names = ("mean", "square", "largest") if self.amsgrad else ("mean", "square")
-        return {name: np.zeros_like(parameter) for name in names}
+        return {name: np.zeros(parameter.shape, parameter.dtype) for name in names}
 
     def update(self, parameter: Any, gradient: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         first, second = self.betas
@@ -179,7 +179,7 @@ class RMSProp(Optimizer):
 
     def initial(self, parameter: np.ndarray) -> dict[str, np.ndarray]:
         names = ("square", "velocity") if self.momentum else ("square",)
-        return {name: np.zeros_like(parameter) for name in names}
+        return {name: np.zeros(parameter.shape, parameter.dtype) for name in names}
 
     def update(self, parameter: Any, gradient: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         square = self.decay * slots["square"] + (1 - self.decay) * gradient * gradient
@@ -198,7 +198,7 @@ class Adagrad(Optimizer):
         self.epsilon = epsilon
 
     def initial(self, parameter: np.ndarray) -> dict[str, np.ndarray]:
-        return {"total": np.zeros_like(parameter)}
+        return {"total": np.zeros(parameter.shape, parameter.dtype)}
 
     def update(self, parameter: Any, gradient: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         total = slots["total"] + gradient * gradient

@@ -30,6 +30,7 @@ from ingot.frontends.dsl.progress import progress_bar
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace, Traced, argument_names, as_type, check_dims, flatten, running_user_code
 from ingot.runtime.storage import aligned_copies, replacing
+from ingot.runtime.threads import thread_limit
 
 OWN = "optimizer."  # begins the names of the optimiser's states
 COUNT = f"{OWN}count"
@@ -71,7 +72,7 @@ class Trainer:
             for slot, value in self.optimizer.initial(wide).items():
                 wanted[f"{OWN}{name}.{slot}"] = np.asarray(value)
         wanted[COUNT] = np.zeros((), np.int64)
-        states = dict(zip(wanted, aligned_copies(list(wanted.values())), strict=True))
+        states = dict(zip(wanted, aligned_copies(list(wanted.values()), self.options.workers or thread_limit()), strict=True))
         moved = {id(array): states[name] for name, array in arrays.items()}
         for _, holder, key in list(self.model.slots()):
             old = vars(holder)[key] if isinstance(holder, Module) else holder[key]

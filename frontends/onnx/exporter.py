@@ -45,12 +45,10 @@ def to_onnx(model: Any, *types: Any) -> ModelProto:
     """The same as a message."""
     if isinstance(model, Jit):
         model = model.function
-    if isinstance(model, Module):
-        model = model.with_arrays(lambda _, array: array).eval()
-        if not types:
-            types = tuple(getattr(model, "input_types", ()))
+    if isinstance(model, Module) and not types:
+        types = tuple(getattr(model, "input_types", ()))
     names = getattr(model, "input_names", None)
-    traced = functions.trace(model, types, names)
+    traced = functions.trace(model, types, names, training=False)
     return graph_to_onnx(traced.graph)
 
 

@@ -24,7 +24,7 @@ from ingot.compiler import autodiff
 from ingot.compiler.ir import interpret, loops, tensor, text
 from ingot.compiler.ir.graph import Graph
 from ingot.compiler.ir.scalar import Buffer
-from ingot.compiler.ir.types import TensorType, f64, type_of
+from ingot.compiler.ir.types import TensorType, TupleType, f64, type_of
 from ingot.compiler.ops.base import Op, OpTypeError, Sample
 from ingot.compiler.options import Options
 from ingot.compiler.pipeline import compile_graph
@@ -80,6 +80,17 @@ def test_type_rule_agrees_with_meaning(sample: Sample, args: harness.Arrays):
     expected = harness.result_types(sample.op, [type_of(a) for a in args])
     found = harness.evaluate(sample.op, *args)
     assert tuple(type_of(f) for f in found) == expected
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_result_is_the_same_where_it_is_wanted(sample: Sample, args: harness.Arrays):
+    if isinstance(sample.op.infer(*map(type_of, args)), TupleType):
+        return
+    (expected,) = harness.evaluate(sample.op, *args)
+    room = np.zeros(expected.shape, expected.dtype)
+    with np.errstate(all="ignore"):
+        sample.op.evaluate_into(room, *args)
+    np.testing.assert_array_equal(room, expected)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from ingot.runtime import storage
 from ingot.runtime.abi import ALIGNMENT
-from ingot.runtime.storage import address_of, aligned_copies, aligned_together, copy_into
+from ingot.runtime.storage import address_of, aligned_copies, aligned_together, copy_into, make_present
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1, 64, 65, 0, 7], [1 << 20, 3, 1 << 21]])
@@ -18,13 +19,17 @@ def test_pieces_are_aligned_writeable_and_apart(sizes: list[int]) -> None:
     assert all((piece == number).all() for number, piece in enumerate(pieces))
 
 
-def test_only_what_is_not_aligned_or_not_in_order_is_copied(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("workers", [1, 3])
+def test_only_what_is_not_aligned_or_not_in_order_is_copied(
+    rng: np.random.Generator, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_WORTH_A_THREAD", 1)
     (memory,) = aligned_together([1024])
     fit = memory[:512].view(np.float32)
     fit[...] = rng.random(128)
     shifted, turned = fit[1:], fit.reshape(8, 16).T
     scalar = np.array(3.5)
-    copies = aligned_copies([fit, shifted, turned, scalar, shifted])
+    copies = aligned_copies([fit, shifted, turned, scalar, shifted], workers)
     assert copies[0] is fit
     for copy, array in zip(copies, [fit, shifted, turned, scalar, shifted], strict=True):
         np.testing.assert_array_equal(copy, array)
@@ -32,6 +37,25 @@ def test_only_what_is_not_aligned_or_not_in_order_is_copied(rng: np.random.Gener
         assert copy.dtype == array.dtype
         assert copy.flags.c_contiguous
         assert address_of(copy) % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("shape", [(3000, 700), (2, 1 << 20), (1, 3, 1 << 20), (3 << 20,)])
+def test_large_copies_go_piece_by_piece_into_memory_that_is_not_there_yet(shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    rooms = aligned_together([array.nbytes, array.nbytes], present=False)
+    room, turned = (r.view(np.float32) for r in rooms)
+    copy_into(room.reshape(shape), array)
+    copy_into(turned.reshape(shape[::-1]), array.T)
+    np.testing.assert_array_equal(room.reshape(shape), array)
+    np.testing.assert_array_equal(turned.reshape(shape[::-1]), array.T)
+
+
+def test_pages_can_be_asked_for_where_others_are_in_use() -> None:
+    (memory,) = aligned_together([1 << 20], present=False)
+    memory[...] = 7
+    make_present(memory[100:50000])
+    make_present(memory[:0])
+    assert (memory == 7).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, np.float64])

@@ -15,7 +15,7 @@ import numpy as np
 
 from ingot.compiler.ir.graph import Graph, Input, Value, input_of
 from ingot.compiler.ir.interpret.errors import InterpreterError
-from ingot.compiler.ir.interpret.shapes import Environment, bind_shapes, match_shape, specialise, symbols_of
+from ingot.compiler.ir.interpret.shapes import Environment, bind_shapes, is_exactly, match_shape, specialise, symbols_of
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import TensorType, TupleType
 from ingot.runtime.storage import copy_into
@@ -61,7 +61,8 @@ def run_region(
     if len(args) != len(graph.inputs):
         raise InterpreterError(f"graph {graph.name} takes {len(graph.inputs)} inputs, {len(args)} were given")
     dims: dict[Symbol, int] = dict(env or {})
-    bind_shapes(_described(graph, args), dims)
+    if not all(is_exactly(value.tensor, array) for value, array in zip(graph.inputs, args, strict=True)):
+        bind_shapes(_described(graph, args), dims)
     arrays: dict[Value, Any] = {}
     for value, array in zip(graph.inputs, args, strict=True):
         arrays[value] = array
@@ -72,10 +73,7 @@ def run_region(
     remaining = _use_counts(graph, body)
     with np.errstate(all="ignore"):
         for value in body:
-            arrays[value] = _evaluate(graph, value, [arrays.get(a) for a in value.args], dims)
-            if value in rooms:  # now, so that the result's own memory is free for the next
-                copy_into(rooms[value], arrays[value])
-                arrays[value] = rooms[value]
+            arrays[value] = _evaluate(graph, value, [arrays.get(a) for a in value.args], dims, rooms.get(value))
             if observe is not None:
                 observe(value, arrays[value])
             for arg in value.args:
@@ -113,13 +111,18 @@ def _use_counts(graph: Graph, body: Sequence[Value]) -> dict[Value, int]:
     return counts
 
 
-def _evaluate(graph: Graph, value: Value, args: Sequence[Any], dims: MutableMapping[Symbol, int]) -> Any:
+def _evaluate(
+    graph: Graph, value: Value, args: Sequence[Any], dims: MutableMapping[Symbol, int], room: np.ndarray | None
+) -> Any:
     if any(a is None for a in args):
         missing = next(v for v, a in zip(value.args, args, strict=True) if a is None)
         name = missing.op.name if isinstance(missing.op, Input) else repr(missing)
         raise InterpreterError(f"{_where(graph, value)}: reads {name}, which is not an input of the graph")
     op: Any = specialise(value.op, dims)
     try:
+        if room is not None:
+            op.evaluate_into(room, *args)
+            return room
         result = op.evaluate(*args)
     except InterpreterError:
         raise
@@ -135,7 +138,8 @@ def _checked(graph: Graph, value: Value, result: Any, dims: MutableMapping[Symbo
     """The result as arrays (NumPy gives scalars for rank 0); an error when it is not of the stated type."""
     if not isinstance(value.type, TupleType):
         array = np.asarray(result)
-        match_shape(_where(graph, value), value.type, array, dims)
+        if not is_exactly(value.type, array):
+            match_shape(_where(graph, value), value.type, array, dims)
         return array
     if not isinstance(result, (tuple, list)) or len(result) != len(value.type.elements):
         found = f"{len(result)} results" if isinstance(result, (tuple, list)) else type(result).__name__

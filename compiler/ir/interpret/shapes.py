@@ -72,6 +72,11 @@ def _bind(where: str, symbol: Symbol, size: int, dims: MutableMapping[Symbol, in
     dims[symbol] = size
 
 
+def is_exactly(type_: TensorType, array: np.ndarray) -> bool:
+    """Whether an array has a static type: nothing is left to bind or to check."""
+    return array.shape == type_.shape and array.dtype == type_.dtype.numpy
+
+
 def match_shape(where: str, type_: TensorType, array: np.ndarray, dims: MutableMapping[Symbol, int]) -> None:
     """Check element type and shape; a symbol first met in a result (a data-dependent extent) is bound."""
     _check_layout(where, type_, array)
@@ -108,7 +113,7 @@ def symbols_of(item: Any) -> frozenset[Symbol]:
 
 def specialise(item: Any, env: Environment) -> Any:
     """The op, type, dim or graph (or tuple of these) with the symbols that `env` knows replaced by values."""
-    if symbols_of(item).isdisjoint(env):
+    if not env or symbols_of(item).isdisjoint(env):
         return item
     if isinstance(item, Expr):
         return symbolic.substitute(item, env)

@@ -389,10 +389,10 @@ class _GraphReader(Reader):
                 if not self.accept(","):
                     break
             self.expect("}", " or ','")
-        if set(given) == {"value", "dtype"} and {f.name for f in fields(kind)} == _LITERAL_FIELDS:
+        if set(given) == {"value", "dtype"} and _is_literal(kind):
             array = np.array(given["value"], given["dtype"].numpy)
             given = {"data": array.tobytes(), "dtype": given["dtype"], "shape": array.shape}
-        known = {f.name for f in fields(kind)}
+        known = [field.name for field in _fields_of(kind)]
         unknown = [name for name in given if name not in known]
         if unknown:
             raise self.error(f"op {op_name(kind)} has no field {', '.join(unknown)}", token)
@@ -402,7 +402,10 @@ class _GraphReader(Reader):
             raise self.error(f"op {op_name(kind)}: {error}", token) from error
 
     def _field(self) -> Any:
-        token, following = self.token, self.ahead()
+        token = self.token
+        if token.kind == "integer":
+            return self.dim()
+        following = self.ahead()
         if token.kind == "string":
             return self.next().text
         if self.accept("none"):

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["name", "quoted", "integer", "float", "string", "sign", "end"]
 
-_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _PATTERN = re.compile(
-    r"""(?P<float>\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)
+    r"""(?:[ \t\r\n]+|\#[^\n]*)*
+      (?:(?P<float>\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)
       | (?P<integer>\d+)
       | (?P<name>[^\W\d][\w.]*)
       | `(?P<quoted>(?:[^`\n]|``)*)`
       | (?P<string>"(?:[^"\\\n]|\\.)*")
       | (?P<sign>//|<=|>=|==|!=|[-+*/%&|^<>=()\[\]{},:@])
+      | (?P<end>\Z)
+      | (?P<wrong>.))
     """,
     re.VERBOSE,
 )
@@ -36,7 +38,6 @@ class Token(NamedTuple):
     kind: Kind
     text: str  # a string's or quoted name's content, otherwise as written
     start: int
-    end: int
 
     def __str__(self) -> str:
         return "the end of the text" if self.kind == "end" else repr(self.text)
@@ -49,22 +50,21 @@ def place(text: str, position: int) -> tuple[int, int]:
 
 def tokenize(text: str) -> list[Token]:
     tokens: list[Token] = []
-    blank, pattern = _BLANK.match, _PATTERN.match
-    position = blank(text).end()  # type: ignore[union-attr]  # it matches nothing, too
-    while position < len(text):
-        match = pattern(text, position)
-        if match is None:
-            hint = "a string or name that does not end" if text[position] in '"`' else "no part of the IR's text"
-            raise ParseError(f"{text[position]!r} is {hint}", *place(text, position))
-        kind, end = match.lastgroup or "", match.end()
-        content = match.group(kind)
+    append, make = tokens.append, Token
+    for match in _PATTERN.finditer(text):  # one after another: the last alternative takes what no other does
+        kind: Any = match.lastgroup
+        content, start = match[kind], match.start(kind)
         if kind == "quoted":
-            content = content.replace("``", "`")
+            content, start = content.replace("``", "`"), start - 1
         elif kind == "string":
-            content = _string(text, content, position)
-        tokens.append(Token(kind, content, position, end))  # type: ignore[arg-type]
-        position = blank(text, end).end()  # type: ignore[union-attr]
-    tokens.append(Token("end", "", len(text), len(text)))
+            content = _string(text, content, start)
+        elif kind == "end":
+            append(make(kind, "", start))
+            break
+        elif kind == "wrong":
+            hint = "a string or name that does not end" if content in '"`' else "no part of the IR's text"
+            raise ParseError(f"{content!r} is {hint}", *place(text, start))
+        append(make(kind, content, start))
     return tokens
 
 
@@ -107,11 +107,17 @@ class Cursor:
         return token.text in texts and token.kind in ("sign", "name")
 
     def accept(self, *texts: str) -> str | None:
-        return self.next().text if self.at(*texts) else None
+        token = self.tokens[self.position]
+        if token.text in texts and token.kind in ("sign", "name"):
+            self.position += 1
+            return token.text
+        return None
 
     def expect(self, text: str, where: str = "") -> None:
-        if self.accept(text) is None:
+        token = self.tokens[self.position]
+        if token.text != text or token.kind not in ("sign", "name"):
             raise self.expected(f"{text!r}{where}")
+        self.position += 1
 
     def name(self, what: str) -> str:
         if self.token.kind not in ("name", "quoted"):

@@ -45,6 +45,7 @@ from ingot.compiler.ir.text.write import COMPARISON, INFIX, literal_types
 from ingot.compiler.ir.types import DTYPES, DType, TensorType, TupleType, Type, boolean, i64
 
 _SIGNS = {sign: (name, precedence) for name, (sign, precedence) in INFIX.items()}
+_AFTER_A_DIM = frozenset(",])}")
 _SPACES: tuple[Space, ...] = ("global", "arena", "stack", "register")
 
 
@@ -150,6 +151,10 @@ class Reader(Cursor):
     # --- dims ------------------------------------------------------------------------------------
 
     def dim(self) -> Dim:
+        token = self.tokens[self.position]
+        if token.kind == "integer" and self.tokens[self.position + 1].text in _AFTER_A_DIM:  # as most are
+            self.position += 1
+            return int(token.text)
         value = self._dim_product()
         while sign := self.accept("+", "-"):
             right = self._dim_product()
