@@ -20,13 +20,13 @@ Non-goal: meeting a budget; `rematerialise` goes further, when it is asked to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from ingot.compiler.fusion.cost import FusionLimits, estimate
 from ingot.compiler.fusion.groups import Group, Groups
+from ingot.compiler.fusion.late import LateReaders, renaming
 from ingot.compiler.fusion.legality import has_reduce, loads_of
-from ingot.compiler.fusion.plan import KernelStep
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Apply, Buffer, Load, Reduce, Scalar
@@ -65,28 +65,20 @@ class _Expression:
     product: Definition | None
 
 
-class _Recomputation:
+class _Recomputation(LateReaders):
     def __init__(
         self, groups: Groups, root: Callable[[Buffer], Buffer], fixed: set[Buffer], limits: FusionLimits
     ) -> None:
-        self.groups = groups
-        self.root = root
+        super().__init__(groups, root)
         self.fixed = fixed
         self.limits = limits
-        self.heavy = {g for g in groups.all if g.kind in ("contraction", "alone")}
-        self.definitions = {d.buffer: d for g in groups.all for d in g.definitions}
-        self.readers: dict[Buffer, list[Group]] = {}
-        for group in groups.all:
-            for buffer in group.reads:
-                self.readers.setdefault(buffer, []).append(group)
 
     def run(self) -> list[Again]:
         found: list[Again] = []
-        # what runs before a predecessor runs before, so this is an order in which kernels can run
-        for group in sorted(self.groups.all, key=lambda g: (len(self.groups.before[g]), g.number)):
+        for group in self.in_order():
             if group.kind == "alone":
                 continue
-            after = {h for h in self.heavy if group in self.groups.before[h]}
+            after = self.after(group)
             for definition in group.definitions:
                 reason = self._reconsider(definition, after)
                 if reason is not None:
@@ -96,7 +88,7 @@ class _Recomputation:
     def _reconsider(self, definition: Definition, after: set[Group]) -> str | None:
         """Whether the value is computed again, and how; `after` are the kernels that take time and need its kernel."""
         buffer = definition.buffer
-        late = self._late_readers(buffer, after)
+        late = self.late_or_free(buffer, after)
         if not late or buffer in self.fixed:
             return None
         found = self._expression(definition, late, after)
@@ -110,13 +102,6 @@ class _Recomputation:
             self._once(definition, "elementwise", made, (buffer,), late)
             reason = f"computed again for {len(late)} late readers, from values that wait anyway"
         return reason
-
-    def _late_readers(self, buffer: Buffer, after: set[Group]) -> list[Group]:
-        """Those that run after a kernel which takes time, and those that may run as late as these."""
-        before, readers = self.groups.before, self.readers.get(buffer, ())
-        certain = [g for g in readers if not after.isdisjoint(before[g])]
-        others = [g for g in readers if g not in certain and not any(g in before[late] for late in certain)]
-        return [*certain, *others] if certain else []
 
     # --- what a value is made of ------------------------------------------------------------------
 
@@ -191,7 +176,7 @@ class _Recomputation:
                     cache[node.index] = Rewriter(_at(definition.variables, node.index)).scalar(found.value)
                 return cache[node.index]
 
-            self._rewrite(group, computed)
+            self.rewrite(group, computed)
         return f"computed again by {len(late)} late readers, from values that wait anyway"
 
     # --- computed once, in a kernel of its own -----------------------------------------------------
@@ -204,7 +189,7 @@ class _Recomputation:
         sums = _copy_of(product.buffer)
         made = [Definition(sums, product.variables, product.value)]
         if product.buffer is not definition.buffer:
-            follows = Rewriter(leaf=_renaming({product.buffer: sums})).scalar(found.value)
+            follows = Rewriter(leaf=renaming({product.buffer: sums})).scalar(found.value)
             made.append(Definition(_copy_of(definition.buffer), definition.variables, follows))
         self._once(definition, "contraction", made, (product.buffer, definition.buffer), late)
         return f"computed again for {len(late)} late readers, with a product larger than its operands"
@@ -215,19 +200,9 @@ class _Recomputation:
         """A kernel right before the first of the late readers, which read what it defines last. It is said to compute
         the values of those that made the buffers `like` it."""
         result = made[-1].buffer
-        values = dict.fromkeys(v for b in like for v in self.groups.of[b].values)
-        group = self.groups.new(result.shape, kind)
-        everything = self.groups.all
-        everything.remove(group)
-        everything.insert(min(everything.index(reader) for reader in late), group)
-        reads = {self.root(load.buffer) for d in made for load in loads_of(d.value)}
-        for number, value in enumerate(values):
-            self.groups.add(group, () if number else made, value, reads)
-        for memory in group.reads:
-            self.readers.setdefault(memory, []).append(group)
-        self.definitions |= {d.buffer: d for d in made}
+        group = self.add("again", kind, made, [v for b in like for v in self.groups.of[b].values], late)
         for reader in late:
-            self._rewrite(reader, _renaming({definition.buffer: result}), {definition.buffer: result})
+            self.rewrite(reader, renaming({definition.buffer: result}), {definition.buffer: result})
         shared = set.intersection(*(self.groups.before[reader] for reader in late)) - {group}
         self.groups.follow(group, shared)
 
@@ -248,37 +223,9 @@ class _Recomputation:
             return False
         return estimate(value.type.bytes) >= sum(estimate(b.type.bytes) for b in operands)
 
-    # --- changing kernels --------------------------------------------------------------------------
-
-    def _rewrite(
-        self, group: Group, leaf: Callable[[Scalar], Scalar | None], renamed: Mapping[Buffer, Buffer] | None = None
-    ) -> None:
-        for memory in group.reads:
-            self.readers[memory].remove(group)
-        if group.step is not None:
-            assert not isinstance(group.step, KernelStep)
-            known = renamed or {}
-            group.step = replace(group.step, inputs=tuple(known.get(b, b) for b in group.step.inputs))
-            read: Iterable[Buffer] = group.step.inputs
-        else:
-            group.definitions = [replace(d, value=Rewriter(leaf=leaf).scalar(d.value)) for d in group.definitions]
-            self.definitions |= {d.buffer: d for d in group.definitions}
-            read = [load.buffer for d in group.definitions for load in loads_of(d.value)]
-        group.reads = {self.root(b) for b in read} - set(group.buffers)
-        self.groups.depend(group, group.reads)
-        for memory in group.reads:
-            self.readers.setdefault(memory, []).append(group)
-
 
 def _at(variables: Sequence[Dim], index: Sequence[Dim]) -> dict[Dim, Dim]:
     return {v: i for v, i in zip(variables, index, strict=True) if not isinstance(v, int)}
-
-
-def _renaming(renamed: Mapping[Buffer, Buffer]) -> Callable[[Scalar], Scalar | None]:
-    def leaf(node: Scalar) -> Scalar | None:
-        return Load(renamed[node.buffer], node.index) if isinstance(node, Load) and node.buffer in renamed else None
-
-    return leaf
 
 
 def _copy_of(buffer: Buffer) -> Buffer:

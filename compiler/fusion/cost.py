@@ -27,6 +27,7 @@ class FusionLimits:
     again_stored: bool = False  # also what late readers need in memory: one more pass over it
     kernel_definitions: int = 12  # definitions in one kernel: live registers and code size
     horizontal_definitions: int = 48  # independent updates in one kernel: one pass over memory, no shared values
+    horizontal_bytes: int = 1 << 17  # of an update that is done together with others
     serial_row_elements: int = 1 << 16  # rows longer than this want parallelism inside the row
 
 THRIFTY = FusionLimits(again_weight=48, again_stored=True)  # for programs that must fit into less memory

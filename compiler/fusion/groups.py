@@ -26,6 +26,7 @@ class Group:
     definitions: list[Definition] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     step: Step | None = None  # for steps that are not kernels
+    label: str = ""  # what its name starts with
     reads: set[Buffer] = field(default_factory=set)  # buffers of other groups
 
     @property

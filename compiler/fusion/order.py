@@ -1,9 +1,9 @@
 """The order in which kernels run, for little memory.
 
-Among the kernels that can run, one that gives back at least as much memory as it takes runs at once: a weight's
-gradient and update right after the cotangent it needs, which frees the activation it was waiting for. Otherwise the
-order in which values were made is kept, which is that of the model. What is made of weights and arguments alone waits
-for its first reader.
+Among the kernels that can run, one that gives back at least as much memory as it takes runs at once, the one that gives
+back the most first: a weight's gradient and update right after the cotangent it needs, which frees the activation it
+was waiting for. Otherwise the order in which values were made is kept, which is that of the model. What is made of
+weights and arguments alone waits for its first reader.
 
 Invariant: producers first, and whoever reads a state before whoever updates it (`Groups.before`). Deterministic.
 Non-goal: the least memory there is, which is a hard problem; the plan of offsets works with any order.
@@ -44,7 +44,7 @@ def order(groups: Groups, root: Callable[[Buffer], Buffer], given: Collection[Bu
     result: list[Group] = []
     ready = [g for g in groups.all if not unmet[g]]
     while ready:
-        chosen = next((g for g in ready if taken(g) <= 0), ready[0])
+        chosen = min(ready, key=lambda g: (min(taken(g), 1), place[g]))
         ready.remove(chosen)
         result.append(chosen)
         for buffer in reads[chosen]:

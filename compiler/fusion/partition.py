@@ -5,7 +5,8 @@ Four steps, most of them a walk in topological order:
 1. inline: an injective value (no reduction) may be computed by its readers instead of stored;
 2. place: each stored value becomes one or more definitions, in a kernel of their own or joined to a
    producer's kernel (epilogues, rows) when legality.py allows and it saves a pass over memory;
-3. again: what would wait for late readers, and is cheap, is computed again (again.py);
+3. shorten lives: what would wait for late readers, and is cheap, is computed again (again.py), and if they see only
+   a part of it, the part is copied (parts.py);
 4. horizontal: small independent elementwise kernels (optimiser updates) become one.
 
 Invariant: kernels form a DAG; a value is defined in exactly one kernel; nothing is recomputed but what
@@ -28,6 +29,7 @@ from ingot.compiler.fusion.legality import (
     stays_in_place,
 )
 from ingot.compiler.fusion.order import order
+from ingot.compiler.fusion.parts import copy_parts
 from ingot.compiler.fusion.plan import Decision, FusionPlan, KernelStep, LoopStep, RegionStep, Step, ViewStep
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Input, Value, users_of
@@ -78,7 +80,7 @@ class _Partition:
                 self._place(value)
         outputs = self._output_buffers()
         if self.fuse:
-            self._compute_again(outputs)
+            self._shorten_lives(outputs)
             self._merge_independent()
         self._read_states_before_updates(outputs)
         given = {*outputs, *(self.buffers[v] for v in self.graph.inputs)}
@@ -403,18 +405,20 @@ class _Partition:
 
     # --- step 3 -----------------------------------------------------------------------------------
 
-    def _compute_again(self, outputs: Sequence[Buffer]) -> None:
+    def _shorten_lives(self, outputs: Sequence[Buffer]) -> None:
         viewed = [b for view in self.views.values() for b in (view.buffer, view.base)]
         for again in compute_again(self.groups, self._root, viewed, outputs, self.limits):
             value = next((v for v in again.group.values if self.buffers.get(v) is again.buffer), again.group.values[-1])
             self.decisions.append(Decision(value, "again", again.reason, f"kernel {again.group.number}"))
+        for part in copy_parts(self.groups, self._root, viewed, outputs):
+            self.decisions.append(Decision(part.group.values[-1], "part", part.reason, f"kernel {part.group.number}"))
 
     # --- step 4 -----------------------------------------------------------------------------------
 
     def _merge_independent(self) -> None:
         """Elementwise kernels that neither read each other nor depend on each other become one kernel, when
         they only finish values (states): one call, and one loop nest after another over their memory."""
-        finals = [g for g in self.groups.all if g.kind == "elementwise" and self._only_outputs(g)]
+        finals = [g for g in self.groups.all if g.kind == "elementwise" and self._is_small(g) and self._only_outputs(g)]
         target: Group | None = None
         for group in finals:
             if target is None or not self._may_merge(target, group):
@@ -430,6 +434,11 @@ class _Partition:
                     f"kernel {target.number}",
                 )
             )
+
+    def _is_small(self, group: Group) -> bool:
+        """Whether a call of its own would take longer than what is done in it. A large update runs by itself, as soon as
+        its gradient is there, which then need not wait for others."""
+        return sum(estimate(d.buffer.type.bytes) for d in group.definitions) <= self.limits.horizontal_bytes
 
     def _only_outputs(self, group: Group) -> bool:
         stored = {self.buffers[v] for v in self.graph.outputs if v in self.buffers}
@@ -498,7 +507,7 @@ class _Partition:
         read_elsewhere = {b for g in self.groups.all if g is not group for b in g.reads}
         stored = [b for b in group.buffers if self._root(b) in outputs or b in read_elsewhere]
         inputs = dict.fromkeys(b for d in group.definitions for b in _buffers_read(d) if b not in inside)
-        name = "_".join(dict.fromkeys(v.op.name for v in group.values))[:64]  # type: ignore[attr-defined]
+        name = "_".join(dict.fromkeys([group.label, *(v.op.name for v in group.values)])).strip("_")[:64]  # type: ignore[attr-defined]
         kernel = Kernel(f"{name}_{group.number}", tuple(inputs), tuple(stored), tuple(group.definitions))
         return KernelStep(kernel, tuple(group.values))
 

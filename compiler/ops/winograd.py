@@ -33,8 +33,9 @@ from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.types import TensorType, f32, type_of
 from ingot.compiler.ops import winograd_loops, winograd_transforms
 from ingot.compiler.ops.base import Finish, Op, OpTypeError, OwnLoops, Sample, store_result
+from ingot.compiler.ops.structure import inverse
 from ingot.compiler.ops.windows import Axis, Padding, axes_of, pad_array, window_view
-from ingot.compiler.ops.winograd_transforms import Tiles, Transform
+from ingot.compiler.ops.winograd_transforms import Tiles, Transform, WeightOrder, weight_axes
 from ingot.compiler.target import Target
 from ingot.runtime.storage import make_present
 
@@ -164,11 +165,18 @@ class WinogradWeight(Op):
 
 @dataclass(frozen=True)
 class WinogradConvolution(Op):
-    """The convolution of x[n, y, x, c] with the weights whose transform is u, as `outputs` channels"""
+    """The convolution of x[n, y, x, c] with the weights whose transform is u, as `outputs` channels.
+
+    With an `order`, the second operand is the weight itself, in this order, and it is transformed on the way, in groups
+    of `blocks` of `columns`.
+    """
 
     tile: int
     padding: Padding
     outputs: int
+    order: WeightOrder | None = None
+    columns: int = 0
+    blocks: int = 0
     differentiable = False
     cheap = False
     rereads = True
@@ -177,8 +185,20 @@ class WinogradConvolution(Op):
     def _axes(self, sizes: Sequence[object]) -> tuple[Axis, ...]:
         return axes_of(self.name, sizes, (TAPS,) * 2, (1, 1), self.padding, (1, 1))  # type: ignore[arg-type]
 
-    def infer(self, x: TensorType, u: TensorType) -> TensorType:
+    def _transform(self) -> WinogradWeight:
+        return WinogradWeight(self.tile, self.columns, self.blocks)
+
+    def _transformed_type(self, w: TensorType) -> TensorType:
+        """The type of the transform of the second operand."""
+        if self.order is None:
+            return w
+        if w.rank != 4:
+            raise OpTypeError(f"{self.name} takes a weight of rank 4, not {w!r}")
+        return self._transform().infer(w.with_shape(tuple(w.shape[n] for n in weight_axes(self.order))))
+
+    def infer(self, x: TensorType, w: TensorType) -> TensorType:
         _require_tile(self.name, self.tile)
+        u = self._transformed_type(w)
         if x.rank != 4 or u.rank != 6 or x.dtype != f32 or u.dtype != f32:
             raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels] and a winograd_weight, not {x!r}, {u!r}")
         batch, *sizes, channels = x.shape
@@ -193,7 +213,11 @@ class WinogradConvolution(Op):
             )
         return x.with_shape((batch, *(axis.count for axis in self._axes(sizes)), self.outputs))
 
-    def evaluate(self, x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    def evaluate(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        u = w
+        if self.order is not None:
+            taps = w[:, :, ::-1, ::-1] if self.order == "adjoint" else w
+            u = self._transform().evaluate(taps.transpose(weight_axes(self.order)))
         made = matrices(self.tile)
         batch, height, width, channels = x.shape
         axes = self._axes((height, width))
@@ -212,11 +236,15 @@ class WinogradConvolution(Op):
     def loops_for(
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
-        x, u = inputs
+        x, w = inputs
         made = matrices(self.tile)
         axes = self._axes(x.shape[1:3])
+        weight = winograd_loops.Weight(w)
+        if self.order is not None:
+            room = Buffer("u", w.dtype, self._transformed_type(w.type).shape, "arena")
+            weight = winograd_loops.Weight(room, w, self.order, Transform(made.weight, target))
         nest = winograd_loops.ConvolutionNest(
-            tiles_of(axes, self.tile), axes, x, u, outputs[0], Transform(made.data, target),
+            tiles_of(axes, self.tile), axes, x, weight, outputs[0], Transform(made.data, target),
             Transform(made.result, target), finish,
         )  # fmt: skip
         return nest.loops()
@@ -225,16 +253,22 @@ class WinogradConvolution(Op):
     def samples(cls) -> Iterator[Sample]:
         # positive numbers, because errors are relative to the range of the result
         rng = np.random.default_rng(0)
+        orders: tuple[WeightOrder | None, ...] = (None, "channels_last", "channels_first", "adjoint")
         for tile, padding, batch, height, width, channels, outputs, columns, blocks in (
             (4, ((1, 1), (1, 1)), 2, 5, 6, 3, 5, 16, 1),
             (2, ((1, 1), (1, 1)), 1, 5, 4, 9, 35, 16, 2),
             (4, ((0, 2), (-1, 0)), 1, 9, 7, 8, 4, 8, 1),
             (2, ((2, 0), (0, 1)), 3, 3, 4, 2, 3, 16, 1),
+            (2, ((1, 1), (1, 1)), 2, 17, 9, 3, 20, 8, 1),
         ):
             w = rng.uniform(1, 2, (3, 3, channels, outputs)).astype(np.float32)
             x = rng.uniform(1, 2, (batch, height, width, channels)).astype(np.float32)
-            u = WinogradWeight(tile, columns, blocks).evaluate(w)
-            yield Sample(cls(tile, padding, outputs), (x, u))
+            for order in orders:
+                if order is None:
+                    yield Sample(cls(tile, padding, outputs), (x, WinogradWeight(tile, columns, blocks).evaluate(w)))
+                    continue
+                stored = np.ascontiguousarray(w.transpose(inverse(weight_axes(order))))
+                yield Sample(cls(tile, padding, outputs, order, columns, blocks), (x, stored))
 
 
 # --- the gradient for the weights -----------------------------------------------------------------
@@ -336,9 +370,10 @@ class WinogradCotangent(WinogradImage):
 
 @dataclass(frozen=True)
 class WinogradWeightGradient(Op):
-    """w[r, s, c, o] = (G' u[:, c, o] G)[r, s] for u[point, c, o]"""
+    """w[r, s, c, o] = (G' u[:, c, o] G)[r, s] for u[point, c, o]; or w[o, c, r, s], with channels first"""
 
     tile: int
+    order: WeightOrder = "channels_last"
     differentiable = False
     cheap = False
 
@@ -347,13 +382,20 @@ class WinogradWeightGradient(Op):
         points = (self.tile + TAPS - 1) ** 2
         if u.rank != 3 or u.dtype != f32 or not u.is_static or u.shape[0] != points:
             raise OpTypeError(f"{self.name} takes f32[{points}, channels, channels], not {u!r}")
-        return u.with_shape((TAPS, TAPS, *u.shape[1:]))
+        if self.order == "adjoint":
+            raise OpTypeError(f"{self.name}: a gradient has channels first or last")
+        _, channels, outputs = u.shape
+        return u.with_shape(
+            (TAPS, TAPS, channels, outputs) if self.order == "channels_last" else (outputs, channels, TAPS, TAPS)
+        )
 
     def evaluate(self, u: np.ndarray) -> np.ndarray:
         transform = matrices(self.tile).weight
         size = len(transform)
         apart = u.reshape(size, size, *u.shape[1:]).astype(np.float64)
-        return np.einsum("xr,ys,xyco->rsco", transform, transform, apart, optimize=True).astype(u.dtype)
+        letters = "rsco" if self.order == "channels_last" else "ocrs"
+        found = np.einsum(f"xr,ys,xyco->{letters}", transform, transform, apart, optimize=True)
+        return np.ascontiguousarray(found.astype(u.dtype))
 
     def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
         return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body
@@ -362,12 +404,14 @@ class WinogradWeightGradient(Op):
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
         transform = Transform(matrices(self.tile).weight.T, target)
-        return OwnLoops(winograd_transforms.weight_gradient_loops(outputs[0], inputs[0], transform))
+        return OwnLoops(winograd_transforms.weight_gradient_loops(outputs[0], inputs[0], transform, self.order))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield Sample(cls(4), (f32[36, 2, 9],), 1.0, 2.0)
-        yield Sample(cls(2), (f32[16, 3, 8],), 1.0, 2.0)
+        for order in ("channels_last", "channels_first"):
+            yield Sample(cls(4, order), (f32[36, 2, 9],), 1.0, 2.0)
+            yield Sample(cls(2, order), (f32[16, 3, 8],), 1.0, 2.0)
+            yield Sample(cls(2, order), (f32[16, 11, 70],), 1.0, 2.0)
 
 
 DEFAULT_TARGET = "x86-64-v3"  # where nobody says for which machine the loops are

@@ -8,6 +8,10 @@
       }
     }
 
+A weight that changes comes as it is: its transform is made first, in the program's memory. For few tiles only some
+groups are transformed at a time, just before they are used, so that their transform is still in a cache; then threads
+divide the points of these groups, and after that their tiles.
+
 v and m belong to the block and stay in the second cache. Few tiles are one block: its v is made first, by all
 threads, and then the groups are divided among them. u is read in the order of its memory, a register tile's part
 ahead; the distance between two points xi of v and m is odd in cache lines, so that the many streams of a transform
@@ -23,18 +27,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from ingot.compiler.ir import scalar, symbolic
-from ingot.compiler.ir.loops import Alloc, If, Prefetch, Statement, Store
+from ingot.compiler.ir.loops import Alloc, If, LoopKind, Prefetch, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Finish, OwnLoops
 from ingot.compiler.ops.nests import repeat, vectors
 from ingot.compiler.ops.windows import Axis
-from ingot.compiler.ops.winograd_transforms import LINE, PARALLEL_ELEMENTS, Tiles, Transform, constants, image_tile
+from ingot.compiler.ops.winograd_transforms import (
+    LINE,
+    PARALLEL_ELEMENTS,
+    Tiles,
+    Transform,
+    WeightOrder,
+    constants,
+    image_tile,
+    weight_loops,
+)
 from ingot.compiler.target import Target
 
 UNROLL = 4  # channels in one iteration of the register tile
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
+PART_BYTES = 1 << 20  # of a changing weight's transform that are made at a time, if that are whole groups
 PARALLEL_PRODUCTS = 1 << 18  # less work than this is not worth waking a thread
 
 
@@ -63,14 +77,26 @@ def sizes_of(tile: int, tiles: Dim, channels: int, group: int, columns: int, tar
     return Sizes(tile, -(-most // rows) * rows, rows, columns, group, False)
 
 
+@dataclass(frozen=True)
+class Weight:
+    """The weight's transform, or room for it and the weight it is made of."""
+
+    u: Buffer
+    source: Buffer | None = None
+    order: WeightOrder = "channels_last"
+    transform: Transform | None = None
+
+
 class ConvolutionNest:
     """`data` and `result` are the transforms of a tile of x, and of its products."""
 
     def __init__(
-        self, tiles: Tiles, results: Sequence[Axis], x: Buffer, u: Buffer, y: Buffer, data: Transform,
+        self, tiles: Tiles, results: Sequence[Axis], x: Buffer, weight: Weight, y: Buffer, data: Transform,
         result: Transform, finish: Finish,
     ) -> None:  # fmt: skip
+        u = weight.u
         self.places, self.results = tiles, results
+        self.weight = weight
         self.x, self.u, self.y = x, u, y
         self.data, self.result, self.finish = data, result, finish
         self.target = data.target
@@ -98,14 +124,56 @@ class ConvolutionNest:
             return OwnLoops((), (), decisions)
         work = self.tiles * (self.points * self.channels * self.outputs)
         parallel = symbolic.less(work, PARALLEL_PRODUCTS) is not True
+        kind: LoopKind = "parallel" if parallel else "serial"
         if self.sizes.shared:
             v = Buffer("v", self.x.dtype, self.v_shape, "arena")
-            return OwnLoops(self._shared_block(v, parallel), (v,), decisions)
-        count = symbolic.ceildiv(self.tiles, self.sizes.tiles)
-        return OwnLoops(repeat(count, self._block, "parallel" if parallel else "serial"), (), decisions)
+            if self.weight.source is not None:
+                return self._by_parts(v, kind, decisions)
+            return OwnLoops((*self._shared_data(v, parallel), *self._shared_groups(v, kind)), (v,), decisions)
+        blocks = repeat(symbolic.ceildiv(self.tiles, self.sizes.tiles), self._block, kind)
+        if self.weight.source is None:
+            return OwnLoops(blocks, (), decisions)
+        return OwnLoops((*self._transformed(self.u, 0, self.groups), *blocks), (self.u,), decisions)
 
-    def _shared_block(self, v: Buffer, parallel: bool) -> tuple[Statement, ...]:
-        """All tiles in one block; threads divide the tiles, then the groups."""
+    def _transformed(self, u: Buffer, first: Dim, groups: Dim) -> tuple[Statement, ...]:
+        """The transform of some groups of the weight."""
+        weight = self.weight
+        assert weight.source is not None
+        assert weight.transform is not None
+        return weight_loops(u, weight.source, weight.transform, weight.order, first, groups)
+
+    def _by_parts(self, v: Buffer, kind: LoopKind, decisions: dict[str, object]) -> OwnLoops:
+        """Few tiles and a weight that changes: some groups are transformed and used, then the next."""
+        group_bytes = self.points * self.group_width * self.channels * self.x.dtype.itemsize
+        together = min(self.groups, max(1, PART_BYTES // group_bytes))
+        self.u = u = Buffer("u", self.u.dtype, (together, *self.u.shape[1:]), "arena")
+        m = Buffer("m", self.x.dtype, (together * self.points, self.m_shape[1]), "arena")
+        tiles = self.sizes.tiles
+
+        def part(number: Dim) -> list[Statement]:
+            first = number * together
+            count = symbolic.minimum(together, self.groups - first)
+
+            def product(n: Dim) -> tuple[Statement, ...]:
+                group, point = n // self.points, n % self.points
+                return self._point(v, m, group, point, group * self.points, tiles)
+
+            def result(n: Dim) -> list[Statement]:
+                buffer = self.result.part(self.x)
+                group, tile = n // tiles, n % tiles
+                return [Alloc(buffer), *self._result_tile(m, buffer, first + group, tile, tile, group * self.points)]
+
+            return [
+                *self._transformed(u, first, count),
+                *repeat(count * self.points, product, kind),
+                *repeat(count * tiles, result, kind),
+            ]
+
+        parts = repeat(-(-self.groups // together), part)
+        return OwnLoops((*self._shared_data(v, kind == "parallel"), *parts), (v, u, m), {**decisions, "part": together})
+
+    def _shared_data(self, v: Buffer, parallel: bool) -> tuple[Statement, ...]:
+        """All tiles in one block, transformed by all threads."""
         tiles = self.sizes.tiles
         many = parallel and tiles * self.channels >= PARALLEL_ELEMENTS // self.points
 
@@ -113,14 +181,16 @@ class ConvolutionNest:
             part = self.data.part(self.x)
             return [Alloc(part), *self._data_tile(v, part, t, t)]
 
+        return repeat(tiles, data, "parallel" if many else "serial")
+
+    def _shared_groups(self, v: Buffer, kind: LoopKind) -> tuple[Statement, ...]:
+        """The groups of that block, divided among threads."""
+
         def group(number: Dim) -> list[Statement]:
             m, part = self._products_buffer(), self.result.part(self.x)
-            return [Alloc(m), Alloc(part), *self._group(v, m, part, number, 0, tiles)]
+            return [Alloc(m), Alloc(part), *self._group(v, m, part, number, 0, self.sizes.tiles)]
 
-        return (
-            *repeat(tiles, data, "parallel" if many else "serial"),
-            *repeat(self.groups, group, "parallel" if parallel else "serial"),
-        )
+        return repeat(self.groups, group, kind)
 
     def _block(self, number: Dim) -> list[Statement]:
         v = Buffer("v", self.x.dtype, self.v_shape, "stack")
@@ -167,12 +237,17 @@ class ConvolutionNest:
     def _products(self, v: Buffer, m: Buffer, group: Dim, tiles: Dim) -> tuple[Statement, ...]:
         """m = v u for all points and the blocks of a group; a block against all tiles, then the next."""
 
-        def block(point: Dim, number: Dim) -> list[Statement]:
+        return repeat(self.points, lambda p: self._point(v, m, group, p, 0, tiles))
+
+    def _point(self, v: Buffer, m: Buffer, group: Dim, point: Dim, base: Dim, tiles: Dim) -> tuple[Statement, ...]:
+        """The same for one point; those of a group start at `base` in m."""
+
+        def block(number: Dim) -> list[Statement]:
             place = (group, point, number)
 
             def strip(first: Dim, rows: int, before: Dim, count: Dim, strips: int) -> tuple[Statement, ...]:
                 def tile(i: Dim) -> list[Statement]:
-                    return self._register_tile(v, m, place, first + i * rows, rows, before + i, strips)
+                    return self._register_tile(v, m, place, base, first + i * rows, rows, before + i, strips)
 
                 return repeat(count, tile)
 
@@ -186,10 +261,10 @@ class ConvolutionNest:
                 *strip(taller * (rows + 1), rows, taller, strips - taller, strips),
             ]
 
-        return repeat(self.points, lambda p: repeat(self.sizes.group, lambda n: block(p, n)))
+        return repeat(self.sizes.group, block)
 
     def _register_tile(
-        self, v: Buffer, m: Buffer, place: tuple[Dim, Dim, Dim], row: Dim, rows: int, strip: Dim, strips: int
+        self, v: Buffer, m: Buffer, place: tuple[Dim, Dim, Dim], base: Dim, row: Dim, rows: int, strip: Dim, strips: int
     ) -> list[Statement]:
         """m[point][row.., block] = sum(c: v[point][row.., c] * u[group, point, block][c, ..])"""
         group, point, block = place
@@ -226,7 +301,7 @@ class ConvolutionNest:
             *spread(lambda r, lane: Store(sums, (r, lane), zero)),
             *repeat(whole, steps),
             *repeat(self.channels - whole * UNROLL, lambda n: step(whole * UNROLL + n), "unrolled"),
-            *spread(lambda r, lane: Store(m, (point, stored + r * self.group_width + lane), Load(sums, (r, lane)))),
+            *spread(lambda r, lane: Store(m, (base + point, stored + r * self.group_width + lane), Load(sums, (r, lane)))),
         ]
 
     def _fetch_ahead(
@@ -245,7 +320,9 @@ class ConvolutionNest:
 
     # --- the transform of the products ----------------------------------------------------------------------
 
-    def _result_tile(self, m: Buffer, part: Buffer, group: Dim, tile: Dim, t: Dim) -> tuple[Statement, ...]:
+    def _result_tile(
+        self, m: Buffer, part: Buffer, group: Dim, tile: Dim, t: Dim, base: Dim = 0
+    ) -> tuple[Statement, ...]:
         image, corner = self.places.place(tile)
         y, x = (place + axis.low for place, axis in zip(corner, self.places.axes, strict=True))
         height, width = (axis.count for axis in self.results)
@@ -253,7 +330,7 @@ class ConvolutionNest:
 
         def lanes(output: Dim, lane: Dim) -> list[Statement]:
             def product(a: Dim, b: Dim) -> Scalar:
-                return Load(m, (a * self.size + b, t * self.group_width + output))
+                return Load(m, (base + a * self.size + b, t * self.group_width + output))
 
             def results(i: Dim, values: Sequence[Scalar]) -> list[Statement]:
                 made: list[Statement] = []

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from ingot.compiler.ir import scalar, symbolic
-from ingot.compiler.ir.loops import Alloc, If, Statement, Store
+from ingot.compiler.ir.loops import Alloc, If, LoopKind, Statement, Store, View
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.nests import repeat, vectors
@@ -26,6 +27,7 @@ from ingot.compiler.ops.windows import Axis
 from ingot.compiler.target import Target
 
 LINE = 64  # bytes of a cache line
+BLOCK_OUTPUTS, BLOCK_CHANNELS = 64, 8  # of a weight's gradient that is put together in the first cache
 PARALLEL_ELEMENTS = 1 << 15  # results of a transform from which threads share it
 
 Element = Callable[[Dim, Dim], Scalar]  # (row, column) -> what is there
@@ -162,10 +164,36 @@ def image_loops(v: Buffer, x: Buffer, transform: Transform, tiles: Tiles) -> tup
     )
 
 
-def weight_loops(u: Buffer, w: Buffer, transform: Transform) -> tuple[Statement, ...]:
-    """u[g, x, y, b, c, l] = (G w[:, :, c, o] G')[x, y] with o = (g * blocks + b) * columns + l"""
-    groups, _, _, blocks, channels, columns = constants(u.shape)
-    outputs = w.shape[-1]
+# Where a weight's element stands: taps r and s, channel c of the data, channel o of the results.
+#   channels_last   w[r, s, c, o]
+#   channels_first  w[o, c, r, s]
+#   adjoint         w[c, o, 2 - r, 2 - s]   channels first, of the convolution whose gradient for the data this one is
+WeightOrder = Literal["channels_last", "channels_first", "adjoint"]
+
+
+def weight_index(order: WeightOrder, r: Dim, s: Dim, c: Dim, o: Dim) -> tuple[Dim, Dim, Dim, Dim]:
+    match order:
+        case "channels_last":
+            return r, s, c, o
+        case "channels_first":
+            return o, c, r, s
+        case "adjoint":
+            return c, o, 2 - r, 2 - s
+
+
+def weight_axes(order: WeightOrder) -> tuple[int, int, int, int]:
+    """The transposition to [r, s, c, o]; taps of an adjoint are reversed besides."""
+    return {"channels_last": (0, 1, 2, 3), "channels_first": (2, 3, 1, 0), "adjoint": (2, 3, 0, 1)}[order]
+
+
+def weight_loops(
+    u: Buffer, w: Buffer, transform: Transform, order: WeightOrder = "channels_last", first: Dim = 0,
+    groups: Dim | None = None,
+) -> tuple[Statement, ...]:  # fmt: skip
+    """u[g - first, x, y, b, c, l] = (G w[:, :, c, o] G')[x, y] with o = (g * blocks + b) * columns + l, for some
+    groups g from the first on; all that u has room for, if it is not said"""
+    room, _, _, blocks, channels, columns = constants(u.shape)
+    outputs = w.shape[weight_axes(order)[3]]
     width = min(transform.lanes(u), columns)
     zero = scalar.constant(0, w.dtype)
 
@@ -174,11 +202,11 @@ def weight_loops(u: Buffer, w: Buffer, transform: Transform) -> tuple[Statement,
         part = transform.part(w)
 
         def lanes(place: Dim, lane: Dim) -> list[Statement]:
-            output = block * columns + place
+            output = (first * blocks + block) * columns + place
             exists = scalar.predicate(output, "lt", outputs)
 
             def tap(r: Dim, s: Dim) -> Scalar:
-                return scalar.select(exists, Load(w, (r, s, channel, output)), zero)
+                return scalar.select(exists, Load(w, weight_index(order, r, s, channel, output)), zero)
 
             def results(x: Dim, values: Sequence[Scalar]) -> list[Statement]:
                 index = (block // blocks, x), (block % blocks, channel, place)
@@ -188,31 +216,76 @@ def weight_loops(u: Buffer, w: Buffer, transform: Transform) -> tuple[Statement,
 
         return [Alloc(part), *vectors(columns, width, lanes)]
 
-    parallel = groups * blocks * channels * columns >= PARALLEL_ELEMENTS
-    return repeat(groups * blocks * channels, line, "parallel" if parallel else "serial")
+    parallel = room * blocks * channels * columns >= PARALLEL_ELEMENTS
+    return repeat((room if groups is None else groups) * blocks * channels, line, "parallel" if parallel else "serial")
 
 
-def weight_gradient_loops(w: Buffer, u: Buffer, transform: Transform) -> tuple[Statement, ...]:
+def weight_gradient_loops(
+    w: Buffer, u: Buffer, transform: Transform, order: WeightOrder = "channels_last"
+) -> tuple[Statement, ...]:
     """w[r, s, c, o] = (G' u[:, c, o] G)[r, s] for u[point, c, o]"""
-    _, _, channels, outputs = constants(w.shape)
+    _, channels, outputs = constants(u.shape)
     width = transform.lanes(u)
+
+    def point(channel: Dim, output: Dim) -> Element:
+        return lambda a, b: Load(u, (a * transform.columns + b, channel, output))
 
     def line(channel: Dim) -> list[Statement]:
         part = transform.part(u)
 
         def lanes(output: Dim, lane: Dim) -> list[Statement]:
-            def point(a: Dim, b: Dim) -> Scalar:
-                return Load(u, (a * transform.columns + b, channel, output))
-
             def results(r: Dim, values: Sequence[Scalar]) -> list[Statement]:
                 return [Store(w, (r, s, channel, output), value) for s, value in enumerate(values)]
 
-            return [*transform.first(part, point, lane), *transform.second(part, results, lane)]
+            return [*transform.first(part, point(channel, output), lane), *transform.second(part, results, lane)]
 
         return [Alloc(part), *vectors(outputs, width, lanes)]
 
     many = transform.columns**2 * channels * outputs >= PARALLEL_ELEMENTS
-    return repeat(channels, line, "parallel" if many else "serial")
+    kind = "parallel" if many else "serial"
+    if order == "channels_last":
+        return repeat(channels, line, kind)
+    return _gradient_by_blocks(w, transform, point, constants((channels, outputs)), width, kind)
+
+
+def _gradient_by_blocks(
+    w: Buffer, transform: Transform, point: Callable[[Dim, Dim], Element], sizes: Sequence[int], width: int, kind: LoopKind
+) -> tuple[Statement, ...]:  # fmt: skip
+    """The same into w[o, c, r, s], where neighbours along o are far apart: a block of the weight is put together in the
+    first cache, and its rows are written whole."""
+    channels, outputs = sizes
+    taps = transform.rows
+    flat = Buffer(w.name, w.dtype, (outputs, channels * taps * taps), w.space)
+    down, across = -(-outputs // BLOCK_OUTPUTS), -(-channels // BLOCK_CHANNELS)
+
+    def block(number: Dim) -> list[Statement]:
+        part = transform.part(w)
+        rows = Buffer("rows", w.dtype, (BLOCK_OUTPUTS, BLOCK_CHANNELS * taps * taps), "stack")
+        output, channel = number // across * BLOCK_OUTPUTS, number % across * BLOCK_CHANNELS
+        height = symbolic.minimum(BLOCK_OUTPUTS, outputs - output)
+        count = symbolic.minimum(BLOCK_CHANNELS, channels - channel)
+
+        def one(c: Dim) -> tuple[Statement, ...]:
+            def lanes(place: Dim, lane: Dim) -> list[Statement]:
+                def results(r: Dim, values: Sequence[Scalar]) -> list[Statement]:
+                    return [Store(rows, (place, (c * taps + r) * taps + s), value) for s, value in enumerate(values)]
+
+                element = point(channel + c, output + place)
+                return [*transform.first(part, element, lane), *transform.second(part, results, lane)]
+
+            return vectors(height, width, lanes)
+
+        def row(o: Dim) -> tuple[Statement, ...]:
+            start = channel * taps * taps
+            return vectors(
+                count * taps * taps,
+                transform.target.lanes(w.dtype.itemsize),
+                lambda j, _: [Store(flat, (output + o, start + j), Load(rows, (o, j)))],
+            )
+
+        return [Alloc(part), Alloc(rows), *repeat(count, one), *repeat(height, row)]
+
+    return (View(flat, w), *repeat(down * across, block, kind))
 
 
 def constants(dims: Sequence[Dim]) -> list[int]:

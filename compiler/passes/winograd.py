@@ -1,11 +1,14 @@
 """Convolutions with 3x3 taps by interpolation, where that is less work.
 
-    convolution(x, w)                 ->  winograd_convolution(x, winograd_weight(w))
+    convolution(x, w)                 ->  winograd_convolution(x, winograd_weight(w))   a constant weight
+                                          winograd_convolution(x, w)                    one that changes
     convolution_weight_gradient(x, g) ->  winograd_weight_gradient(contract(winograd_data(x), winograd_cotangent(g)))
 
 for channels last, stride 1, no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
 units of one vector multiply-add; the weight's transform is larger than the weight, so reading it counts too.
-A weight that is constant is transformed when the program is made.
+A weight that is constant is transformed when the program is made. One that changes is read as it stands, channels first
+as models keep it, for the convolution and for the gradient of its data, and its gradient is written so: rearranging a
+weight takes as long as using it, and the copies would wait for the backward pass.
 
 Invariant: the choice does not depend on the batch, so neither do the bits of a result.
 """
@@ -16,10 +19,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
+from ingot.compiler.ir.scalar import Buffer, Load
 from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import BufferReader, InlineReader, Reader, axes
 from ingot.compiler.ir.types import f32
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.convolution import Convolution, ConvolutionFamily, ConvolutionWeightGradient
+from ingot.compiler.ops.movement import Flip
+from ingot.compiler.ops.structure import Reshape, Transpose, inverse
 from ingot.compiler.ops.winograd import (
     POINTS,
     TAPS,
@@ -29,6 +36,7 @@ from ingot.compiler.ops.winograd import (
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_transforms import WeightOrder, weight_axes, weight_index
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass, rewrite
@@ -58,6 +66,7 @@ class Winograd(Pass):
 
     target: Target = DEFAULT_TARGET
     enabled: bool = True
+    repeated: bool = False  # the graph is the body of a loop, whose weights are transformed before it
 
     def configured(self, options: Options, target: Target) -> Winograd:
         return replace(self, target=target, enabled=options.winograd)
@@ -67,29 +76,67 @@ class Winograd(Pass):
             return graph
 
         def interpolate(builder: Builder, value: Value) -> Value | None:
-            """convolution(x, w) -> winograd_convolution(x, winograd_weight(w))"""
+            """convolution(x, w) -> winograd_convolution(x, winograd_weight(w)), or (x, w) when w changes"""
             tile = choose(value, self.target)
-            return None if tile is None else _convolution(builder, value, tile, self.target)
+            return None if tile is None else _convolution(builder, value, tile, self.target, self.repeated)
 
         def interpolate_gradient(builder: Builder, value: Value) -> Value | None:
             """convolution_weight_gradient(x, g) -> winograd_weight_gradient(contract(v of x, z of g))"""
             tile = choose_gradient(value, self.target)
             return None if tile is None else _weight_gradient(builder, value, tile)
 
+        def gradient_in_order(builder: Builder, value: Value) -> Value | None:
+            """transpose(winograd_weight_gradient(u)) to channels first -> winograd_weight_gradient(u) that writes so"""
+            (made,) = value.args
+            if not isinstance(made.op, WinogradWeightGradient) or made.op.order != "channels_last":
+                return None
+            wanted = inverse(weight_axes("channels_first"))
+            if value.op.perm != wanted:  # type: ignore[attr-defined]
+                return None
+            return builder.emit(replace(made.op, order="channels_first"), *made.args)
+
+        gradient_in_order.ops = (Transpose,)  # type: ignore[attr-defined]
         interpolate.ops = (Convolution,)  # type: ignore[attr-defined]
         interpolate_gradient.ops = (ConvolutionWeightGradient,)  # type: ignore[attr-defined]
-        return in_regions(rewrite(graph, (interpolate, interpolate_gradient)), self)
+        rules = interpolate, interpolate_gradient, gradient_in_order
+        return in_regions(rewrite(graph, rules), replace(self, repeated=True))
 
 
-def _convolution(builder: Builder, value: Value, tile: int, target: Target) -> Value:
+def _convolution(builder: Builder, value: Value, tile: int, target: Target, repeated: bool) -> Value:
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
     columns = VECTORS * target.lanes(value.tensor.dtype.itemsize)
     outputs = value.shape[-1]
     assert isinstance(outputs, int)
-    u = builder.emit(WinogradWeight(tile, columns, _blocks(outputs, columns)), w)
-    return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
+    blocks = _blocks(outputs, columns)
+    if repeated or is_constant(w):
+        u = builder.emit(WinogradWeight(tile, columns, blocks), w)
+        return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
+    source, order = stored_weight(w)
+    return builder.emit(WinogradConvolution(tile, op.padding, outputs, order, columns, blocks), x, source)
+
+
+def stored_weight(w: Value) -> tuple[Value, WeightOrder]:
+    """What a weight [r, s, c, o] is a rearrangement of, if it is one of those that a convolution reads as they are."""
+    found: tuple[Value, WeightOrder] = w, "channels_last"
+    index = axes(w.shape)
+    known: dict[Buffer, Value] = {}
+
+    def reader(value: Value) -> Reader:
+        if not isinstance(value.op, Transpose | Reshape | Flip):
+            buffer = Buffer("w", value.tensor.dtype, value.shape)
+            known[buffer] = value
+            return BufferReader(buffer)
+        op, source = value.op, reader(value.args[0])
+        return InlineReader(value.tensor, lambda *at: op.lower(value.tensor, at, source))
+
+    element = reader(w)(*index)
+    if isinstance(element, Load) and len(element.index) == len(index):
+        for order in ("channels_first", "adjoint"):
+            if element.index == weight_index(order, *index):
+                found = known[element.buffer], order
+    return found
 
 
 def _weight_gradient(builder: Builder, value: Value, tile: int) -> Value:

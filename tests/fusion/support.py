@@ -80,8 +80,8 @@ def check_plan(graph: Graph, plan: FusionPlan) -> None:
 
 
 def is_again(step: Any) -> bool:
-    """Whether a kernel computes for late readers what another has computed."""
-    return isinstance(step, KernelStep) and all(b.name.endswith(".again") for b in step.kernel.outputs)
+    """Whether a kernel computes or copies for late readers what another has computed."""
+    return isinstance(step, KernelStep) and all(b.name.endswith((".again", ".part")) for b in step.kernel.outputs)
 
 
 def copies(graph: Graph, placed: list[Value]) -> set[Value]:

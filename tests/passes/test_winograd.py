@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ingot
 from ingot.compiler.ir.graph import Builder, Graph
 from ingot.compiler.ir.interpret import run_graph
-from ingot.compiler.ir.types import TensorType, f32, f64
+from ingot.compiler.ir.types import TensorType, f32, f64, type_of
 from ingot.compiler.ops.base import Node
-from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose, ConvolutionWeightGradient
-from ingot.compiler.ops.winograd import ERROR_BOUND, WinogradConvolution
+from ingot.compiler.ops.control import Scan
+from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose, ConvolutionWeightGradient, convolve
+from ingot.compiler.ops.structure import Get, inverse
+from ingot.compiler.ops.winograd import ERROR_BOUND, WinogradConvolution, WinogradWeight, WinogradWeightGradient
+from ingot.compiler.ops.winograd_transforms import weight_axes
 from ingot.compiler.options import Options
-from ingot.compiler.passes.winograd import Winograd
+from ingot.compiler.passes.winograd import Winograd, stored_weight
 from ingot.compiler.pipeline import compile_graph, run_passes
 from ingot.compiler.target import Target
 from ingot.runtime.executable import Executable
@@ -257,3 +261,75 @@ def test_a_deep_network_stays_within_the_bound():
     plain = compile_graph(graph, Options(cache=False, winograd=False))
     assert plain.assembly is not None
     assert not any(k.ops[0] == "winograd_convolution" for k in plain.assembly.kernels)
+
+
+# --- weights that change ---------------------------------------------------------------------------
+
+
+def trained_graph(batch: object, channels: int, outputs: int, size: int = 8) -> Graph:
+    """A convolution as a model writes it, channels first, and its gradients."""
+
+    def loss(x, w):
+        y = convolve(x, w, padding=1)
+        return (y * y).sum()
+
+    types = ingot.f32[batch, channels, size, size], ingot.f32[outputs, channels, 3, 3]
+    return ingot.trace(ingot.value_and_grad(loss, (0, 1)), types).graph
+
+
+def test_a_weight_that_changes_is_read_and_written_as_it_stands():
+    """No rearrangement of the weight, of that of the data's gradient, or of its gradient."""
+    graph = run_passes(trained_graph(16, 64, 64), Options())
+    convolutions = [v.op for v in graph.body if isinstance(v.op, WinogradConvolution)]
+    assert [op.order for op in convolutions] == ["channels_first", "adjoint"]
+    (gradient,) = [v for v in graph.body if isinstance(v.op, WinogradWeightGradient)]
+    assert gradient in graph.outputs
+    (w,) = [v for v in graph.inputs if v.shape == (64, 64, 3, 3)]
+    readers = [v for v in graph.body if w in v.args]
+    assert all(isinstance(v.op, WinogradConvolution) for v in readers)
+
+
+def test_a_weight_in_the_usual_order_of_the_compiler_is_read_too():
+    assert stored_weight(graph_of(*LARGE, role="argument").inputs[1])[1] == "channels_last"
+
+
+def test_weights_of_a_loop_are_transformed_before_it():
+    builder = Builder()
+    x, w = builder.input("x", f32[1, 28, 28, 64]), builder.input("w", f32[3, 3, 64, 64])
+    y = builder.emit(Convolution(**PLAIN), x, w)  # type: ignore[arg-type]
+    body = Graph("body", builder.inputs, (y,))
+    outer = Builder()
+    inputs = outer.input("x", f32[1, 28, 28, 64]), outer.input("w", f32[3, 3, 64, 64])
+    step = outer.emit(Scan(body, 1, 0, 4), *inputs)
+    result = outer.emit(Get(0), step)
+    graph = run_passes(Graph("g", outer.inputs, (result,)), Options())
+    assert [name for name in names(graph) if name.startswith("winograd")] == ["winograd_weight"]
+
+
+@pytest.mark.parametrize(("batch", "outputs"), [(2, 64), (2, 150), (40, 40)])
+def test_transforming_on_the_way_gives_the_same_bits(batch: int, outputs: int):
+    """In parts or at once, in any order of the weight, on one thread and on two, as a transform that is given."""
+    channels, size = 24, 9
+    rng = np.random.default_rng(13)
+    x = rng.standard_normal((batch, size, size, channels)).astype(np.float32)
+    w = rng.standard_normal((3, 3, channels, outputs)).astype(np.float32)
+    padding = ((1, 1), (1, 1))
+
+    def run(op: WinogradConvolution, weight: np.ndarray, threads: int) -> np.ndarray:
+        builder = Builder()
+        given = builder.input("x", type_of(x)), builder.input("w", type_of(weight))
+        graph = Graph("g", builder.inputs, (builder.emit(op, *given),))
+        return np.asarray(Executable(compile_graph(graph, Options(cache=False)).program, threads=threads)(x, weight))
+
+    transform = WinogradWeight(4, 16, 4)
+    builder = Builder()
+    made = builder.emit(transform, builder.input("w", type_of(w)))
+    u = np.asarray(Executable(compile_graph(Graph("g", builder.inputs, (made,)), Options(cache=False)).program)(w))
+    expected = run(WinogradConvolution(4, padding, outputs), u, 1)
+    for order in ("channels_last", "channels_first", "adjoint"):
+        stored = np.ascontiguousarray(w.transpose(inverse(weight_axes(order))))
+        if order == "adjoint":
+            stored = np.ascontiguousarray(stored[:, :, ::-1, ::-1])
+        for threads in (1, 2):
+            found = run(WinogradConvolution(4, padding, outputs, order, 16, 4), stored, threads)
+            assert np.array_equal(found, expected)
