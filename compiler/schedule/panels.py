@@ -29,6 +29,8 @@ from ingot.compiler.schedule.tile import Cover, Tile
 from ingot.compiler.target import Target
 
 UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
+LONG_EPILOGUE = 16  # cycles of one vector, from which the rows of a tile are finished in a loop
+TOGETHER = 6  # vectors of it in one step of that loop: independent of each other, they hide latency
 LINE_BYTES = 64  # of a cache line
 SECOND_CACHE = 2  # locality of a hint: the first cache is full of what is used now
 
@@ -140,6 +142,7 @@ class PanelNest:
         self.partial = self._partial_place() if self.cut is not None else None
         self.left_panels = self._left_buffer() if tiles.pack_left else None
         self.chunks_inside = tiles.chunks_inside and not tiles.pack_left
+        self.ends_long = sum(scalars.cost(final.value) for final in self.form.finals) >= LONG_EPILOGUE
 
     def _block_sizes(self) -> list[int]:
         sizes = [1] * len(self.form.kept)
@@ -204,13 +207,12 @@ class PanelNest:
             rest = rest // count
         place.reverse()
         tiles, extents = self.tiles, self.form.kept_extents
-        heights = [size for size in (tiles.rows, 4, 2, 1) if size <= tiles.rows]
+        parts = [partition.part_of(*part) for part in zip(extents, place, self.sizes, strict=True)]
         row_number, rows = 0, tile.cover(1, (1,))
         if self.row is not None:
             row_number = place[tiles.row_axis]
-            rows = tile.cover_block(extents[tiles.row_axis], row_number, tiles.row_block, heights)
+            rows = tile.cover_rows(parts[tiles.row_axis], tiles.rows, tiles.vectors)
             rows = rows if tiles.pack_left else tile.evened(rows)
-        parts = [partition.part_of(*part) for part in zip(extents, place, self.sizes, strict=True)]
         outer = (*tiles.outer_rows, *tiles.outer_columns)
         covered = {tiles.row_axis, self.lane_axis, *(axis for axis, _ in outer)}
         return Block(
@@ -340,7 +342,8 @@ class PanelNest:
                 assert isinstance(piece.size, int)
                 place = piece.start + i * piece.size
                 row = block.row_start + place
-                each = Tile(fixed, self.row, row, piece.size, self.lane, panel.lane, panel.width, self.tiles.width)
+                lanes = panel.lane, panel.width, self.tiles.width
+                each = Tile(fixed, self.row, row, piece.size, self.lane, *lanes, piece.limit(i))
                 left = self._left(each, block, (*outer, place), chunk)
                 ahead = self._fetch_panel(panel, (*outer, piece.start // self.tiles.rows + i), chunk)
                 return self._tile(each, left, self._right(each, packed, panel.number, chunk), chunk, ahead)
@@ -356,11 +359,11 @@ class PanelNest:
         *outer, row = place
 
         def direct(r: Dim, index: tuple[Dim, ...]) -> Scalar:
-            at: Mapping[Dim, Dim] = {**each.at(r, 0), **chunk.at(self.form.reduced, index)}
+            at: Mapping[Dim, Dim] = {**each.read_at(r, 0), **chunk.at(self.form.reduced, index)}
             return scalars.substitute(self.found.left, at)
 
         def packed(r: Dim, index: tuple[Dim, ...]) -> Scalar:
-            return self._left_place(block, (*outer, row // rows), index, row % rows + r)
+            return self._left_place(block, (*outer, row // rows), index, row % rows + each.read_row(r))
 
         return direct if self.left_panels is None else packed
 
@@ -489,15 +492,19 @@ class PanelNest:
             *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
         )
         if chunk.first is None or chunk.last is None:
-            return (*self._fetch_operands(each), *chain, *tile.finish(each, [sums], self.form))
+            return (*self._fetch_operands(each), *chain, *self._finish(each, sums))
+        first, last = chunk.first, chunk.last
+        if each.limit is not None:
+            rows = tile.row_by_row(each, [sums], self.form, lambda row, own: self._add_chunk(row, own[0], first, last))
+            return (*chain, *rows)
         fetch = self._fetch_operands(each)
-        operands = (If(chunk.last, fetch),) if fetch else ()
-        return (*self._fetch_partial(each), *operands, *chain, *self._add_chunk(each, sums, chunk.first, chunk.last))
+        operands = (If(last, fetch),) if fetch else ()
+        return (*self._fetch_partial(each), *operands, *chain, *self._add_chunk(each, sums, first, last))
 
     def _fetch_operands(self, each: Tile) -> tuple[Statement, ...]:
         """What the epilogue reads of matrices as large as the result comes a few columns of many rows at a time,
         which no hardware foresees: it is on its way while the micro-kernel runs."""
-        if self.row is None or each.rows == 1 or not isinstance(each.lanes, int):
+        if self.row is None or each.rows == 1 or each.limit is not None or not isinstance(each.lanes, int):
             return ()
         own = {final.place.buffer for final in self.form.finals} | {self.accumulation.mark}
         found: dict[Load, None] = {}
@@ -543,8 +550,17 @@ class PanelNest:
         go_on = each.spread(lambda r, lane: add(r, lane, self._partial_at(each, r, lane)))
         return (
             If(first, begin, go_on),
-            If(last, tile.finish(each, [sums], self.form), each.spread(save)),
+            If(last, self._finish(each, sums), each.spread(save)),
         )
+
+    def _finish(self, each: Tile, sums: Buffer) -> tuple[Statement, ...]:
+        """The epilogue of a tile: a few rows at a time where it is long for straight code."""
+        vectors = each.slots // each.width
+        heights = (h for h in range(1, each.rows) if each.rows % h == 0 and h * vectors >= TOGETHER)
+        height = next(heights, None)
+        if each.limit is not None or height is None or not self.ends_long:
+            return tile.finish(each, [sums], self.form)
+        return tile.row_by_row(each, [sums], self.form, lambda rows, own: tile.finish(rows, own, self.form), height)
 
 
 def _constant(extent: Dim) -> int:

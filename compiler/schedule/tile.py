@@ -13,7 +13,7 @@ Invariant: an output's chain of operations is the same in a full tile, an edge t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Statement, Store
@@ -25,22 +25,28 @@ from ingot.compiler.schedule.form import Accumulation, ReductionForm
 from ingot.compiler.schedule.partition import Range
 from ingot.compiler.target import Target
 
+SUMS = 8  # of a tile, which hide the latency of a multiply-add
 Spread = Callable[[Dim, Dim], Sequence[Statement]]  # (row in tile, lane in tile) -> statements
 
 
 @dataclass(frozen=True)
 class Piece:
-    """`count` tiles of `size` steps from `start` on."""
+    """`count` tiles of `size` steps from `start` on; `steps` of them all, when the last tile may have fewer."""
 
     start: Dim
     count: Dim
     size: Dim
+    steps: Dim | None = None
+
+    def limit(self, number: Dim) -> Dim | None:
+        """How many steps of this tile exist, when these may be fewer than its size."""
+        return None if self.steps is None else symbolic.minimum(self.size, self.steps - number * self.size)
 
 
 @dataclass(frozen=True)
 class Cover:
     """A range as tiles: `full` tiles of `size` steps, then `rest` further steps; `present` is 1 where there is a
-    rest, 0 where there is none. `pieces` are all of it in tiles of constant size (the last may be masked)."""
+    rest, 0 where there is none. `pieces` are all of it in tiles of constant size (the last may be masked or limited)."""
 
     size: int
     full: Dim
@@ -49,11 +55,12 @@ class Cover:
     pieces: tuple[Piece, ...]
 
 
-def cover(extent: Dim, sizes: Sequence[int], masked: bool = False) -> Cover:
+def cover(extent: Dim, sizes: Sequence[int], masked: bool = False, limited: bool = False) -> Cover:
     """An extent as tiles of the first size, and what is left.
 
     What is left of a constant extent is one smaller tile. Of a symbolic one it is made of tiles of the further
-    sizes; with `masked` the last tile takes what even those leave, which is less than the last size.
+    sizes; with `masked` the last tile takes what even those leave, which is less than the last size. With `limited` all
+    that is left of it are tiles of the second size, of which the last may have fewer steps.
     """
     size = sizes[0]
     full, rest = extent // size, extent % size
@@ -62,6 +69,9 @@ def cover(extent: Dim, sizes: Sequence[int], masked: bool = False) -> Cover:
         return Cover(size, full, rest, 1 if rest else 0, (*_tiles(0, full, size), *ending))
     pieces = list(_tiles(0, full, size))
     start, left = full * size, rest
+    if limited:
+        pieces.append(Piece(start, symbolic.ceildiv(rest, sizes[1]), sizes[1], rest))
+        return Cover(size, full, rest, symbolic.minimum(1, rest), tuple(pieces))
     for smaller in sizes[1:]:
         pieces.extend(_tiles(start, left // smaller, smaller))
         start, left = start + left // smaller * smaller, left % smaller
@@ -70,13 +80,15 @@ def cover(extent: Dim, sizes: Sequence[int], masked: bool = False) -> Cover:
     return Cover(size, full, rest, symbolic.minimum(1, rest), tuple(pieces))
 
 
-def cover_block(extent: Dim, number: Dim, steps: int, sizes: Sequence[int], masked: bool = False) -> Cover:
+def cover_block(
+    extent: Dim, number: Dim, steps: int, sizes: Sequence[int], masked: bool = False, limited: bool = False
+) -> Cover:
     """One block of `steps` steps of an extent, as tiles. What is left of a constant extent is in the last block, so
     its size is known in every block."""
     if not isinstance(extent, int):
-        return cover(symbolic.minimum(steps, extent - number * steps), sizes, masked)
+        return cover(symbolic.minimum(steps, extent - number * steps), sizes, masked, limited)
     if extent <= steps:
-        return cover(extent, sizes, masked)
+        return cover(extent, sizes)
     size = sizes[0]
     rest, last = extent % size, -(-extent // steps) - 1
     full = symbolic.minimum(steps // size, extent // size - number * (steps // size))
@@ -100,11 +112,19 @@ def evened(found: Cover) -> Cover:
     return Cover(size, full, size + rest, present, (*_tiles(0, full, size), *ending))
 
 
-def cover_range(part: Range, sizes: Sequence[int], masked: bool = False) -> Cover:
+def cover_range(part: Range, sizes: Sequence[int], masked: bool = False, limited: bool = False) -> Cover:
     """A range of an axis as tiles."""
     if part.steps is None:
-        return cover(part.count, sizes, masked)
-    return cover_block(part.extent, part.number, part.steps, sizes, masked)
+        return cover(part.count, sizes, masked, limited)
+    return cover_block(part.extent, part.number, part.steps, sizes, masked, limited)
+
+
+def cover_rows(part: Range, tallest: int, vectors: int) -> Cover:
+    """The rows of a product as tiles of that height. What a symbolic extent leaves over is computed by lower tiles that
+    repeat their last row: as long as a tile has no more than SUMS sums it takes no longer than one of a single row, because
+    either waits for its sums, and one tile for every remainder is less code than tiles of four, two and one row."""
+    low = min(tallest, max(1, SUMS // vectors))
+    return cover_range(part, (tallest, low), limited=tallest > 1)
 
 
 def _tiles(start: Dim, count: Dim, size: int) -> tuple[Piece, ...]:
@@ -147,6 +167,14 @@ class Tile:
     lane: Dim
     lanes: Dim
     width: int
+    limit: Dim | None = None  # rows that exist, when these may be fewer: the others repeat the last and are not kept
+
+    def read_at(self, r: Dim, lane: Dim) -> dict[Dim, Dim]:
+        """The kept variables where operands of an element of the tile are read."""
+        return self.at(self.read_row(r), lane)
+
+    def read_row(self, r: Dim) -> Dim:
+        return r if self.limit is None else symbolic.minimum(r, self.limit - 1)
 
     def at(self, r: Dim, lane: Dim) -> dict[Dim, Dim]:
         """The kept variables at an element of the tile."""
@@ -183,7 +211,7 @@ def step(
     """acc[r, l] (+)= body, at one point of the reduced axes"""
 
     def element(r: Dim, lane: Dim) -> list[Statement]:
-        rewriter = Rewriter({**tile.at(r, lane), **point})  # type: ignore[arg-type]
+        rewriter = Rewriter({**tile.read_at(r, lane), **point})  # type: ignore[arg-type]
         return [
             Store(
                 buffer,
@@ -198,6 +226,8 @@ def step(
 
 def finish(tile: Tile, buffers: Sequence[Buffer], form: ReductionForm) -> tuple[Statement, ...]:
     """The definitions after the reductions, at every element of the tile."""
+    if tile.limit is not None:
+        return row_by_row(tile, buffers, form, lambda row, own: finish(row, own, form))
 
     def element(r: Dim, lane: Dim) -> tuple[Statement, ...]:
         results: dict[Buffer, Scalar] = {
@@ -206,6 +236,34 @@ def finish(tile: Tile, buffers: Sequence[Buffer], form: ReductionForm) -> tuple[
         return form.finish(results, tile.at(r, lane))
 
     return tile.spread(element)
+
+
+def row_by_row(
+    tile: Tile,
+    buffers: Sequence[Buffer],
+    form: ReductionForm,
+    body: Callable[[Tile, Sequence[Buffer]], Sequence[Statement]],
+    height: int = 1,
+) -> tuple[Statement, ...]:
+    """A loop over the rows of a tile that exist, `height` of them at a time. `body` gets these as a tile, and their part
+    of the buffers, which wait in memory meanwhile because registers have no numbers."""
+    waiting = [replace(buffer, name=f"{buffer.name}_rows", space="stack") for buffer in buffers]
+
+    def some(number: Dim) -> tuple[Statement, ...]:
+        start = number * height
+        rows = replace(tile, row=tile.row + start, rows=height, limit=None)
+        own = [rows.register(buffer.name, a) for buffer, a in zip(buffers, form.accumulations, strict=True)]
+
+        def take(r: Dim, lane: Dim) -> list[Statement]:
+            return [Store(o, (r, lane), Load(w, (start + r, lane))) for o, w in zip(own, waiting, strict=True)]
+
+        return (*allocate(own), *rows.spread(take), *body(rows, own))
+
+    def keep(r: Dim, lane: Dim) -> list[Statement]:
+        return [Store(w, (r, lane), Load(b, (r, lane))) for w, b in zip(waiting, buffers, strict=True)]
+
+    count = tile.rows // height if tile.limit is None else tile.limit
+    return (*allocate(waiting), *tile.spread(keep), *build.loop("r", count, some))
 
 
 def allocate(buffers: Sequence[Buffer]) -> tuple[Statement, ...]:

@@ -202,6 +202,20 @@ def matmul_residual(m: Dim, n: Dim, k: Dim) -> Kernel:
     )
 
 
+def matmul_sigmoid(m: Dim, n: Dim, k: Dim) -> Kernel:
+    """y = sigmoid(a @ b)"""
+    a, b = Buffer("a", f32, (m, k)), Buffer("b", f32, (k, n))
+    sums, y = (Buffer(name, f32, (m, n)) for name in ("sums", "y"))
+    i, j = axes((m, n))
+    total = reduction("sum", (k,), lambda k: apply("mul", Load(a, (i, k)), Load(b, (k, j))))
+    return Kernel(
+        "matmul_sigmoid",
+        (a, b),
+        (y,),
+        (Definition(sums, (i, j), total), Definition(y, (i, j), apply("sigmoid", Load(sums, (i, j))))),
+    )
+
+
 def convolution(
     batch: Dim, channels: int, size: Dim, outputs: int, taps: int, stride: int = 1, padding: int = 0, last: bool = True
 ) -> Kernel:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingot.compiler.ir.loops import Prefetch, walk
+from ingot.compiler.ir.loops import Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
@@ -63,6 +63,21 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(layout):
         for kernel, dims in ((kernels.matmul(count, columns, points, f32, layout), {}), (symbolic, {n: count})):
             found = run(schedule(kernel, TARGET, SHORT_CHAINS), kernel, [rows, b, bias], dims)[0]
             np.testing.assert_array_equal(found.view(np.uint32), expected[:count].view(np.uint32))
+
+
+@pytest.mark.parametrize("packed", [{}, {"pack_left": True, "left_steps": 8, "unroll": 8}])
+@pytest.mark.parametrize("count", range(1, 14))
+def test_what_full_tiles_leave_over_reads_and_writes_only_rows_that_exist(count, packed):
+    check(kernels.matmul(n, 20, 40), {n: count}, "contraction", {"chain": 16, **packed})
+    check(kernels.matmul(n, 5, 12), {n: count}, "contraction", packed)
+
+
+@pytest.mark.parametrize(("rows", "dims"), [(12, {}), (n, {n: 17})])
+def test_a_long_epilogue_is_a_loop_over_a_few_rows(rows, dims):
+    kernel = kernels.matmul_sigmoid(rows, 32, 24)
+    scheduled = check(kernel, dims, "contraction")
+    waiting = {store.buffer.shape for store in walk(scheduled.function.body) if isinstance(store, Store)}
+    assert (3, 16) in waiting  # of six rows
 
 
 def test_a_column_has_the_same_bits_among_any_number_of_columns():

@@ -40,6 +40,7 @@ from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.streams import StreamNest
+from ingot.compiler.schedule.tile import SUMS
 from ingot.compiler.target import Target
 
 CHAIN = 256  # products in one chain: a panel of the right operand then takes half of the first cache
@@ -53,7 +54,6 @@ STREAMED_ROWS = 6  # most rows for which the right operand is read as it is stor
 STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the left operand stay in registers, and else
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 MOST_VECTORS = 8  # of a register tile: a single row
-SUMS = 8  # sums of a tile that hide the latency of a multiply-add
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
 GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
