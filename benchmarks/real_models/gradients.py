@@ -135,7 +135,7 @@ def _directional_error(
     size += sum(float(np.sum(g**2)) for g in for_points)
     scale = max(abs(slope), size**0.5)
     if scale == 0:
-        raise _NothingToDifferentiateError("the gradient is zero at the sample")
+        raise _NothingToSeeError("nothing to differentiate: the gradient is zero at the samples")
     if math.isnan(scale):
         raise _NothingToSeeError("the gradient is not a number")
     if scale * STEPS[0] * ACCURATE < abs(float(value)) * np.finfo(np.float64).eps:
