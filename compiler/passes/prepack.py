@@ -154,11 +154,11 @@ def _pairs(w: Value, depth: Dim) -> bool:
 
 
 def _narrow(builder: Builder, w: Value) -> Value | None:
-    """A weight of narrow integers in 16 bits: the conversion to wider ones comes after all rearranging."""
+    """A weight of narrow integers as they are: the conversion to wider ones comes after all rearranging."""
     if not _pairs(w, 2):
         return None
     if isinstance(w.op, Cast):
-        return Node(builder, w.args[0]).cast(i16).value
+        return w.args[0]
     inner = _narrow(builder, w.args[0])
     return None if inner is None else builder.emit(w.op, inner)
 

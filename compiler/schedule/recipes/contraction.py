@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.scalar import Apply, Load, Scalar
+from ingot.compiler.ir.scalar import Apply, Cast, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
@@ -230,12 +230,25 @@ def tiles_time(rows: int, height: int, vectors: int) -> float:
 def _whole_blocks(found: Contraction, vectors: int, width: int) -> int:
     """At most so many vectors, and such that a tile is a whole number of the blocks of columns that the right operand
     is stored in, or a part of one."""
-    right, lane = found.right, found.form.kept[-1]
-    if not isinstance(right, Load) or scalars.stride(right, lane) is not None:
+    lane = found.form.kept[-1]
+    right, apart = _stored(found)
+    if right is None or scalars.stride(right, lane) is not None:
         return vectors
-    stored = [n for n in range(1, MOST_VECTORS + 1) if scalars.group_stride(right, lane, n * width) == 1]
+    stored = [n for n in range(1, MOST_VECTORS + 1) if scalars.group_stride(right, lane, n * width) == apart]
     block = max(stored, default=1)
     return next(n for n in range(vectors, 0, -1) if block % n == 0 or n % block == 0)
+
+
+def _stored(found: Contraction) -> tuple[Load | None, int]:
+    """The right operand's place in memory, and how far apart columns are: an element, or two for words of narrow
+    integers that are stored side by side."""
+    match found.right:
+        case Load() as load:
+            return load, 1
+        case Apply(function, (Cast(Load() as load), _)) if function.name == "pair":
+            return load, 2
+        case _:
+            return None, 1
 
 
 def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> bool:
@@ -290,11 +303,13 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
     rows = form.kept_extents[found.row_axes[0]] if found.row_axes else 1
     if len(form.reduced) != 1 or len(form.kept) != len(found.row_axes) + 1 or len(found.row_axes) > 1:
         return False
-    if not isinstance(rows, int) or rows > STREAMED_ROWS or not isinstance(right, Load):
+    if not isinstance(rows, int) or rows > STREAMED_ROWS:
         return False
-    if not _is_plain(right, found) or scalars.stride(right, form.kept[-1]) != 1:
+    loads = scalars.loads(right)
+    plain = _is_plain(right, found) or found.product != "mul"
+    if not plain or not loads or any(scalars.stride(load, form.kept[-1]) != 1 for load in loads):
         return False
-    far = symbolic.less(target.l1_bytes, right.buffer.type.size * right.dtype.itemsize) is not False
+    far = symbolic.less(target.l1_bytes, loads[0].buffer.type.size * loads[0].dtype.itemsize) is not False
     deep = symbolic.less(STREAMS[0], form.reduced_extents[0]) is not False
     return far and deep and symbolic.less(columns, form.kept_extents[-1]) is True
 

@@ -10,7 +10,7 @@ from ingot.compiler.ir.types import f64, i16, i32, i64
 from ingot.compiler.ops.contraction import contract, einsum
 from ingot.compiler.ops.contraction import matmul as contracted
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.call import Call, evaluate
 from ingot.frontends.onnx.convert.elementwise import same_dtype
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
@@ -59,8 +59,10 @@ def integer_product(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor 
 
 
 def without_zero(codes: Tensor, zero: Tensor | None) -> Any:
-    """codes - zero in i32. Differences of 8-bit codes are kept in 16 bits, which products are fastest with."""
-    if zero is None:
+    """codes - zero in i32. Differences of 8-bit codes are kept in 16 bits, which products are fastest with; weights
+    whose zero points are known to be 0, as most are, stay as they are."""
+    known = None if zero is None else evaluate(zero)
+    if zero is None or (known is not None and not known.any()):
         return codes.cast(i32)
     narrow = i16 if codes.dtype.bits == zero.dtype.bits == 8 else i32
     return (codes.cast(narrow) - zero.cast(narrow)).cast(i32)
