@@ -19,13 +19,14 @@ TITLES = {
     "batch": "Inference by batch size, milliseconds (best call)",
     "threads": "Threads",
     "gemm": "Matrix product [m, k] @ [k, n] as m x n x k, GF/s (best call)",
+    "int8": "Integer product of u8[m, k] and i8[k, n] as m x n x k, Gop/s (best call)",
     "conv": "Convolution, batch 1, GF/s (best call; Winograd counts the operations it saves)",
     "stream": "Memory-bound functions of 64 MiB, milliseconds (best call)",
     "compile": "Compile time",
     "memory": "Memory of a training step beyond parameters and optimiser state",
     "overhead": "A call that computes almost nothing, microseconds (best)",
 }
-RATES = ("gemm", "conv")
+RATES = ("gemm", "int8", "conv")
 MICROSECONDS = ("overhead",)
 PLOTTED = ("inference", "training", "conv")
 

@@ -129,6 +129,13 @@ GEMM = (
     *(_gemm("odd", *shape) for shape in ((127, 131, 257), (33, 65, 17), (7, 13, 101), (255, 511, 1023), (5, 1000, 3))),
 )
 
+INTEGERS = (
+    *(_gemm("square", s, s, s) for s in (128, 256, 512, 1024)),
+    *(_gemm("MiniLM", *shape) for shape in ((128, 384, 384), (128, 1536, 384), (128, 384, 1536))),
+    *(_gemm("one row", *shape) for shape in ((1, 1024, 1024), (1, 4096, 4096))),
+    *(_gemm("odd", *shape) for shape in ((127, 131, 257), (33, 65, 17))),
+)
+
 CONVOLUTION = (
     Convolution("r56", "56x56 64-64 3x3", 56, 64, 64, 3),
     Convolution("r28", "28x28 128-128 3x3", 28, 128, 128, 3),
@@ -181,6 +188,7 @@ SUITES: dict[str, tuple[Row, ...]] = {
     "batch": BATCH,
     "threads": THREADS,
     "gemm": GEMM,
+    "int8": INTEGERS,
     "conv": CONVOLUTION,
     "stream": STREAM,
     "compile": (*INFERENCE, *(replace(r, key=f"{r.key}-training", title=f"{r.title}: training") for r in TRAINING)),

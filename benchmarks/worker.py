@@ -25,6 +25,7 @@ RUNNERS: dict[str, Callable[[Any, Setting], Result]] = {
     "batch": inference.run_batch,
     "threads": processes.run_threads,
     "gemm": kernels.run_gemm,
+    "int8": kernels.run_integers,
     "conv": kernels.run_convolution,
     "stream": kernels.run_stream,
     "compile": processes.run_compile,

@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 from ingot.compiler.ir.graph import Builder, Graph, Value, replay, topological
 from ingot.compiler.ir.types import TensorType, TupleType
 from ingot.compiler.ops.base import Node, Op
+from ingot.compiler.ops.gradient import StopGradient
 from ingot.compiler.ops.structure import Constant, Get
 
 
 class NotDifferentiableError(TypeError):
     """The gradient asked for passes through an op that has none. Lists every such op at once."""
 
-    def __init__(self, blockers: Sequence[Value]) -> None:
+    def __init__(self, blockers: Sequence[Value], why: str = "not differentiable") -> None:
         self.blockers = tuple(blockers)
         lines = [f"  {getattr(v.op, 'name', v.op)}" + (f" at {v.source}" if v.source else "") for v in blockers]
-        super().__init__("the gradient passes through ops that are not differentiable:\n" + "\n".join(lines))
+        super().__init__(f"the gradient passes through ops that are {why}:\n" + "\n".join(dict.fromkeys(lines)))
 
 
 @dataclass
@@ -79,6 +80,45 @@ def gradients(
     if blockers:
         raise NotDifferentiableError(blockers)
     return [_single(total.of(v)) for v in wrt]
+
+
+def steps(outputs: Sequence[Value], wrt: Sequence[Value]) -> list[Value]:
+    """The values between `wrt` and the outputs that are constant piece by piece: what rounds, and what leaves the
+    floats for integers or booleans whose numbers come back as floats.
+
+    Their gradient is 0 almost everywhere, which is right and tells nothing: a slope seen from afar is not that of the
+    staircase. A condition or an index that chooses among values which do vary is no step, and neither is what stands
+    behind a gradient that the user stopped or gave. Of steps on steps the first is listed.
+    """
+    found: dict[Value, None] = {}
+    left_at: dict[Value, dict[Value, None]] = {}  # for integers and booleans: where their numbers were floats
+    smooth = set(wrt)  # depend on wrt, and not by steps alone
+    order = topological(outputs)
+    reached = set(outputs)  # by gradients
+    for value in reversed(order):
+        if value in reached and not isinstance(value.op, StopGradient):
+            reached.update(value.args)
+    for value in order:
+        op = value.op
+        args = [a for a in value.args if a in smooth or a in left_at]
+        if value not in reached or value in smooth or not args or isinstance(op, StopGradient):
+            continue
+        if isinstance(op, Op) and op.regions:
+            for region in op.regions:
+                inside = [v for v in region.outputs if v.tensor.dtype.is_float]
+                found |= dict.fromkeys(steps(inside, [v for v in region.inputs if v.tensor.dtype.is_float]))
+        types = value.type.elements if isinstance(value.type, TupleType) else (value.tensor,)
+        origins = {origin: None for a in args for origin in left_at.get(a, ())}
+        flowing = any(a in smooth for a in args)
+        if not any(t.dtype.is_float for t in types):
+            left_at[value] = origins or {value: None}
+        elif not flowing:
+            found |= origins
+        elif isinstance(op, Op) and op.piecewise_constant:
+            found[value] = None
+        else:
+            smooth.add(value)
+    return list(found)
 
 
 def _single(slots: list[Node | None]) -> Value | None:

@@ -3,15 +3,18 @@
 A model is widened to double precision, so that a difference quotient is accurate to many digits, and compared along
 one random direction: (f(x + h d) - f(x - h d)) / 2h with <grad f(x), d>, where f adds up the model's outputs with
 random weights. That one number depends on every element of the gradient. A kink (of relu or max) between the two
-points spoils it, and a network has millions of them, so shorter and shorter steps are tried until one agrees.
+points spoils it, and a network has millions of them; a logarithm ends where its argument does. So shorter and shorter
+steps are tried until one agrees.
 
-What cannot be differentiated is not a failure: the verdict names the nodes.
+What cannot be differentiated is not a failure: the verdict names the nodes. So it does for what rounds (a quantised
+model is a staircase: its gradient is zero almost everywhere, and no quotient says so), and for the node whose result
+is the first that is not a number, where the gradient is not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +25,15 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, numpy_help
 import ingot
 from ingot.compiler.autodiff import NotDifferentiableError
 from ingot.compiler.errors import IngotError
+from ingot.compiler.ir.graph import Value
+from ingot.compiler.ir.interpret.graph import run_graph
+from ingot.frontends.dsl.functions import trace
+from ingot.frontends.dsl.trace import as_type
 
 NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-STEPS = (1e-4, 1e-6, 1e-7, 1e-8, 1e-9)  # in double precision the last still tells six digits of a slope
+# A slope of 1e9 (of a logarithm near 0) is told by the shortest, one of 1e-9 (of a saturated sigmoid) by the longest.
+STEPS = (1e-4, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
+STASHED = ("LayerNormalization", "RMSNormalization")  # say in which type they compute
 ACCURATE = 1e-4
 LARGEST = 1e3
 
@@ -47,7 +56,19 @@ class Verdict:
 
 
 class _NothingToDifferentiateError(Exception):
-    """There is no gradient, or nothing to see of it."""
+    """There is no gradient."""
+
+
+class _NothingToSeeError(Exception):
+    """Not at this point: the gradient is not a number, or so small that it is lost in the rounding of the values."""
+
+
+# Where it is looked at: the sample; where roots and logarithms of it are defined; where sigmoids are not saturated.
+PLACES: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+    lambda sample: sample,
+    lambda sample: np.abs(sample) + 0.5,
+    lambda sample: 0.01 * sample,
+)
 
 
 def check(model: ModelProto, inputs: Mapping[str, np.ndarray], seed: int = 0) -> Verdict:
@@ -60,11 +81,15 @@ def check(model: ModelProto, inputs: Mapping[str, np.ndarray], seed: int = 0) ->
     if not floats and not module.weights:
         return Verdict(reason="nothing to differentiate: no input and no weight is a float")
     try:
-        error = _directional_error(_loss_of(arrays, floats, generator), module, arrays, floats, generator)
-        if math.isnan(error):  # a root or a logarithm: where its argument is positive there is a gradient
-            arrays |= {name: np.abs(arrays[name]) + 0.5 for name in floats}
-            error = _directional_error(_loss_of(arrays, floats, generator), module, arrays, floats, generator)
-        return Verdict(error)
+        for moved in PLACES:
+            point = arrays | {name: moved(arrays[name]) for name in floats}
+            loss = _loss_of(point, floats, generator)
+            try:
+                return Verdict(_directional_error(loss, module, point, floats, generator))
+            except _NothingToSeeError as error:
+                reason = str(error)
+        loss = _loss_of(arrays, floats, generator)
+        return Verdict(reason=_first_not_a_number(loss, module, [arrays[name] for name in floats]) or reason)
     except _NothingToDifferentiateError as error:
         return Verdict(reason=f"nothing to differentiate: {error}")
     except NotDifferentiableError as error:
@@ -100,8 +125,8 @@ def _directional_error(
 ) -> float:
     weights = {name: array for name, array in module.named_arrays().items() if array.dtype == np.float64}
     points = [arrays[name] for name in floats]
-    both = ingot.jit(ingot.value_and_grad(loss, tuple(range(1 + len(points)))))
-    _, (for_weights, *for_points) = both(module, *points)
+    both = ingot.jit(ingot.value_and_grad(loss, tuple(range(1 + len(points))), steps="refuse"))
+    value, (for_weights, *for_points) = both(module, *points)
     along_weights = {name: generator.standard_normal(array.shape) for name, array in weights.items()}
     along_points = [generator.standard_normal(point.shape) for point in points]
     slope = sum(float(np.sum(for_weights[name] * along_weights[name])) for name in weights)
@@ -110,7 +135,13 @@ def _directional_error(
     size += sum(float(np.sum(g**2)) for g in for_points)
     scale = max(abs(slope), size**0.5)
     if scale == 0:
-        raise _NothingToDifferentiateError("the gradient is zero at the sample")
+        raise _NothingToSeeError("nothing to differentiate: the gradient is zero at the samples")
+    if math.isnan(scale):
+        raise _NothingToSeeError("the gradient is not a number")
+    if scale * STEPS[0] * ACCURATE < abs(float(value)) * np.finfo(np.float64).eps:
+        raise _NothingToSeeError(
+            f"nothing to differentiate: at the samples the slope is {scale:.0e} and the value {value:.0e}"
+        )
 
     def at(distance: float) -> float:
         moved = module.with_arrays(lambda name, array: array + distance * along_weights[name])
@@ -123,6 +154,35 @@ def _directional_error(
         if least < ACCURATE:
             break
     return least
+
+
+def _first_not_a_number(loss: Any, module: Any, points: Sequence[np.ndarray]) -> str:
+    """Says which node makes something that is not a number of finite numbers, if one does: forward, behind a
+    condition that hides it from the result, or in the chain rule."""
+    arrays = [array for array in module.named_arrays().values() if array.dtype == np.float64]
+    positions = {id(array): n for n, array in enumerate(arrays)}
+    derivative = ingot.value_and_grad(loss, tuple(range(1 + len(points))))
+
+    def of_arrays(*given: Any) -> Any:
+        held = module.with_arrays(lambda _, array: given[positions[id(array)]] if id(array) in positions else array)
+        value, (for_weights, *for_points) = derivative(held, *given[len(arrays) :])
+        return value, tuple(for_weights.values()), tuple(for_points)
+
+    names = [f"given{n}" for n in range(len(arrays) + len(points))]
+    graph = trace(of_arrays, [as_type(a, n) for n, a in enumerate((*arrays, *points))], names).graph
+    finite: dict[Value, bool] = {}
+    first: list[Value] = []
+
+    def observe(value: Value, result: Any) -> None:
+        results = result if isinstance(result, tuple) else (result,)
+        finite[value] = not any(np.isnan(r).any() for r in results if r.dtype.kind == "f")
+        if not finite[value] and not first and all(finite[a] for a in value.args):
+            first.append(value)
+
+    run_graph(graph, dict(zip(names, (*arrays, *points), strict=True)), observe=observe)
+    if not first:
+        return ""
+    return f"not differentiable: not a number is first {getattr(first[0].op, 'name', '')} at {first[0].source}"
 
 
 # --- models in double precision ---------------------------------------------------------------------------------------
@@ -149,12 +209,16 @@ def _widen_graph(graph: GraphProto) -> None:
 
 def _widen_nodes(nodes: Any) -> None:
     for node in nodes:
+        if node.op_type in STASHED and not any(attribute.name == "stash_type" for attribute in node.attribute):
+            node.attribute.append(
+                onnx.helper.make_attribute("stash_type", TensorProto.FLOAT)
+            )  # the type it is by default
         for attribute in _attributes(node):
             if attribute.type == AttributeProto.TENSOR:
                 _widen_tensor(attribute.t)
             elif attribute.type == AttributeProto.GRAPH:
                 _widen_graph(attribute.g)
-            elif attribute.name in ("to", "dtype", "output_dtype") and attribute.i in NARROW:
+            elif attribute.name in ("to", "dtype", "output_dtype", "stash_type") and attribute.i in NARROW:
                 attribute.i = TensorProto.DOUBLE
 
 
@@ -163,7 +227,9 @@ def _attributes(node: onnx.NodeProto) -> Iterator[AttributeProto]:
     for attribute in node.attribute:
         if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
             literal = attribute.f if attribute.name == "value_float" else list(attribute.floats)
-            attribute.CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(np.asarray(literal, np.float64))))
+            attribute.CopyFrom(
+                onnx.helper.make_attribute("value", numpy_helper.from_array(np.asarray(literal, np.float64)))
+            )
         yield attribute
 
 

@@ -60,8 +60,24 @@ def _from_float(builder: Builder, value: Value, source: DType, result: DType) ->
     kind = register_type(result, value.lanes)
     if result.is_float:
         return (builder.fpext if result.bits > source.bits else builder.fptrunc)(value, kind)
+    if result.bits < 32:
+        return _to_narrow_integer(builder, value, result)
     name = "fptosi.sat" if result.kind == "int" else "fptoui.sat"
     return builder.intrinsic(name, kind, value, overload=(kind, value.type))
+
+
+def _to_narrow_integer(builder: Builder, value: Value, result: DType) -> Value:
+    """Integers of 8 or 16 bits: floats tell their bounds exactly, so the float is clipped and converted as 32 bits,
+    for which there are vector instructions. `x > low ? x : low` is one of them, and `low` for a NaN."""
+    signed = result.kind == "int"
+    low, high = (-(1 << (result.bits - 1)), (1 << (result.bits - 1)) - 1) if signed else (0, (1 << result.bits) - 1)
+    least, most, zero = (constant(value.type, float(number)) for number in (low, high, 0))
+    clipped = builder.select(builder.fcmp_ordered(">", value, least), value, least)
+    clipped = builder.select(builder.fcmp_ordered("<", clipped, most), clipped, most)
+    if signed:
+        clipped = builder.select(builder.fcmp_unordered("uno", value, value), zero, clipped)
+    whole = builder.fptosi(clipped, like(value.type, I32))
+    return builder.trunc(whole, register_type(result, value.lanes))
 
 
 # --- 16-bit floats

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ingot.compiler.codegen import convert
-from ingot.compiler.codegen.elements import number
+from ingot.compiler.codegen.elements import number, register_type
 from ingot.compiler.codegen.frame import CodegenError, Frame, as_index
 from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import Registers
@@ -35,7 +35,7 @@ from ingot.compiler.ir.scalar import (
 )
 from ingot.compiler.ir.symbolic import Dim, Opaque
 from ingot.compiler.ir.traverse import nodes
-from ingot.compiler.ir.types import boolean, i64
+from ingot.compiler.ir.types import boolean, i16, i32, i64
 from ingot.runtime.abi import Failure
 
 WIDEST_STRIDE = 1 << 20  # of lanes that are compared as 32-bit integers
@@ -146,10 +146,31 @@ class Expressions:
             compared = self._compare_indices(name, *node.args)
             if compared is not None:
                 return compared
+        if name == "pair":
+            word = self._neighbours(*node.args)
+            if word is not None:
+                return word
         arguments = [self._value(argument) for argument in node.args]
         if any(argument.lanes for argument in arguments):
             arguments = [self.frame.splat(argument) for argument in arguments]
         return apply(self._operation(node), name, arguments)
+
+    def _neighbours(self, low: Scalar, high: Scalar) -> Value | None:
+        """Words of two neighbours in memory, for lanes side by side: one vector of all of them, widened at once."""
+        frame = self.frame
+        if frame.lanes is None or frame.active() is not None or not (isinstance(low, Cast) and isinstance(high, Cast)):
+            return None
+        first, second = low.value, high.value
+        if not (isinstance(first, Load) and isinstance(second, Load) and first.buffer is second.buffer):
+            return None
+        half = {16: i16, 32: i32}.get(low.dtype.bits // 2)
+        if half is None or first.dtype.bits > half.bits or first.buffer.space == "register":
+            return None
+        found = self.memory.load_neighbours(first.buffer, first.index, second.index)
+        if found is None:
+            return None
+        wide = convert.convert(frame.builder, frame.target, found, first.dtype, half)
+        return frame.builder.bitcast(wide, register_type(low.dtype, frame.lanes.width))
 
     def _operation(self, node: Apply) -> Operation:
         first = node.args[1 if node.function.name == "select" else 0].dtype

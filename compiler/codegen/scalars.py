@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from string import Template
 
+from llvmlite import ir
+
 from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.convert import convert
 from ingot.compiler.codegen.math import UNARY, MathTarget
@@ -340,6 +342,38 @@ def _shr(op: Operation, x: Value, y: Value) -> Value:
     return _shift(op, x, y, op.builder.ashr, op.builder.ashr(x, op.number(x, op.dtype.bits - 1)))
 
 
+# --- words of two
+
+
+def _pair(op: Operation, low: Value, high: Value) -> Value:
+    half = op.dtype.bits // 2
+    builder = op.builder
+    return builder.or_(builder.shl(high, op.number(high, half)), builder.and_(low, op.number(low, (1 << half) - 1)))
+
+
+# The instruction for words of 32 bits by lanes. LLVM makes one of it and the addition to a sum where there is such
+# an instruction (AVX-VNNI, AVX512-VNNI).
+_DOT_PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+
+
+def _dot_pairs(op: Operation, x: Value, y: Value) -> Value:
+    builder, half = op.builder, op.dtype.bits // 2
+    known = op.target.is_x86 and op.dtype.bits == 32 and 4 * x.lanes <= op.target.vector_bytes
+    name = _DOT_PAIRS.get(x.lanes) if known else None
+    if name is not None:
+        narrow = ir.VectorType(ir.IntType(half), 2 * x.lanes)
+        function = builder.program.declare(f"llvm.x86.{name}", x.text, f"{narrow}, {narrow}")
+        a, b = builder.bitcast(x, narrow), builder.bitcast(y, narrow)
+        return builder.pure(x.type, x.text, f"call {x.text} {function}({a!r}, {b!r})", (a, b))
+    count = op.number(x, half)
+
+    def halves(word: Value) -> tuple[Value, Value]:
+        return builder.ashr(builder.shl(word, count), count), builder.ashr(word, count)
+
+    (a, b), (c, d) = halves(x), halves(y)
+    return builder.add(builder.mul(a, c), builder.mul(b, d))
+
+
 # --- tests
 
 
@@ -366,7 +400,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "sqrt": lambda op, x: op.intrinsic("sqrt", x),
     "rsqrt": lambda op, x: op.builder.fdiv(op.number(x, 1), op.intrinsic("sqrt", x)),
     "copysign": lambda op, x, y: op.intrinsic("copysign", x, y),
-    "and": _and, "or": _or,
+    "and": _and, "or": _or, "pair": _pair, "dot_pairs": _dot_pairs,
     "xor": lambda op, x, y: op.builder.xor(x, y),
     "eq": _comparison("=="), "ne": _comparison("!="), "lt": _comparison("<"), "le": _comparison("<="),
     "gt": _comparison(">"), "ge": _comparison(">="), "isnan": _isnan, "isinf": _isinf,

@@ -38,6 +38,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import BufferReader, Definition, InlineReader, Kernel, Reader, axes
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.elementwise import Cast
 from ingot.compiler.ops.movement import Concat
 from ingot.compiler.ops.structure import Get, Reshape, Transpose, reshape_index
 
@@ -156,12 +157,20 @@ class _Partition:
 
     def _users(self, value: Value) -> list[Value]:
         """Who reads the elements of a value: readers of a reshape that costs nothing read what was reshaped, so
-        that its maker is stored, where it can join other loops, and not the reshape."""
+        that its maker is stored, where it can join other loops, and not the reshape. Likewise products read narrow
+        integers, and not what they are widened to."""
         found: dict[Value, None] = {}
         for user in self.users[value]:
-            free = isinstance(user.op, Reshape) and user not in self.outputs and _plain_reshape(user)
-            found |= dict.fromkeys(self._users(user) if free and self.fuse else (user,))
+            free = (isinstance(user.op, Reshape) and _plain_reshape(user)) or self._widens_for_products(user)
+            found |= dict.fromkeys(self._users(user) if free and self.fuse and user not in self.outputs else (user,))
         return list(found)
+
+    def _widens_for_products(self, value: Value) -> bool:
+        if not isinstance(value.op, Cast):
+            return False
+        given, made = value.args[0].tensor.dtype, value.tensor.dtype
+        narrow = given.is_integer and made.is_integer and given.bits < made.bits
+        return narrow and all(isinstance(user.op, Op) and user.op.rereads for user in self.users[value])
 
     # --- readers ---------------------------------------------------------------------------------
 

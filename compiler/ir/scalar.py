@@ -170,6 +170,24 @@ def _shift_right(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y >= bits, fill, shifted)
 
 
+def _pair(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """A word of two: the lower half of its bits is `low`, the upper half `high`. Both fit into half of their type."""
+    half = low.dtype.itemsize * 4
+    mask = low.dtype.type((1 << half) - 1)
+    return np.bitwise_or(np.left_shift(high, low.dtype.type(half)), np.bitwise_and(low, mask))
+
+
+def _dot_pairs(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """low(x) * low(y) + high(x) * high(y), where words hold two signed integers of half their width."""
+    half = x.dtype.type(x.dtype.itemsize * 4)
+
+    def halves(word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.right_shift(np.left_shift(word, half), half), np.right_shift(word, half)
+
+    (a, b), (c, d) = halves(x), halves(y)
+    return a * c + b * d
+
+
 def _table() -> dict[str, Function]:
     unary_float = {
         "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
@@ -209,6 +227,8 @@ def _table() -> dict[str, Function]:
         Function("xor", 2, np.bitwise_xor, kinds=BITS),
         Function("shl", 2, _shift_left, kinds=INTEGERS),
         Function("shr", 2, _shift_right, kinds=INTEGERS),
+        Function("pair", 2, _pair, kinds=("int",)),
+        Function("dot_pairs", 2, _dot_pairs, kinds=("int",)),
         Function("eq", 2, np.equal, "bool"),
         Function("ne", 2, np.not_equal, "bool"),
         Function("lt", 2, np.less, "bool"),

@@ -114,6 +114,7 @@ class Sample:
 class Op(ABC):
     name: ClassVar[str] = ""
     differentiable: ClassVar[bool] = True
+    piecewise_constant: ClassVar[bool] = False  # rounding, sign: the gradient is 0 wherever there is one
     cheap: ClassVar[bool] = True  # costs about as much as reading its operands again: may be recomputed
     rereads: ClassVar[bool] = False  # reads elements of its operands many times (matmul, convolution, gather)
     movement: ClassVar[bool] = False  # copies elements without arithmetic: never costs more than the copy

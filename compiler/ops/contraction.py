@@ -237,6 +237,83 @@ class Block(Op):
         yield Sample(cls(4), (f32[2, 0],))
 
 
+@dataclass(frozen=True)
+class Interleave(Op):
+    """y[..., k // group, j, k % group] = x[..., k, j], or 0 beyond the last row: neighbouring rows side by side, as words
+    of several. What `Deinterleave` undoes."""
+
+    prepares = True
+    movement = True
+
+    group: int
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.rank < 2 or self.group < 1:
+            raise OpTypeError(f"interleave: takes a matrix or several and groups of one row or more, not {x!r}")
+        *outer, rows, columns = x.shape
+        return x.with_shape((*outer, symbolic.ceildiv(rows, self.group), columns, self.group))
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        *outer, rows, columns = x.shape
+        x = np.pad(x, [(0, 0)] * len(outer) + [(0, -rows % self.group), (0, 0)])
+        return x.reshape(*outer, -(-rows // self.group), self.group, columns).swapaxes(-1, -2)
+
+    def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
+        return (g.apply(Deinterleave(xs[0].shape[-2])),)
+
+    def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
+        *outer, row, column, place = index
+        source = row * self.group + place
+        inside = scalar.predicate(source, "lt", operands[0].type.shape[-2])
+        return scalar.select(inside, operands[0](*outer, source, column), scalar.constant(0, output.dtype))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(2), (f64[6, 3],))
+        yield Sample(cls(2), (f64[2, 5, 3],))
+        yield Sample(cls(4), (i8[3, 2],))
+        yield Sample(cls(2), (f32[4, 0],))
+
+
+@dataclass(frozen=True)
+class Deinterleave(Op):
+    """y[..., k, j] = x[..., k // group, j, k % group] for k < rows, where group is the last dim of x"""
+
+    movement = True
+    read_through = True  # the order in memory is the point
+
+    rows: Dim
+
+    def infer(self, x: TensorType) -> TensorType:
+        if x.rank < 3 or not isinstance(x.shape[-1], int) or not x.shape[-1]:
+            raise OpTypeError(f"deinterleave: rows are [..., group, column, row of group] of a known size, not {x!r}")
+        require(*self.conditions(x))
+        return x.with_shape((*x.shape[:-3], self.rows, x.shape[-2]))
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        count, group = x.shape[-3], x.shape[-1]
+        message = f"deinterleave: {count} groups of {group} rows do not hold {self.rows}"
+        return (Condition(symbolic.ceildiv(self.rows, group), "eq", count, message),)
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        *outer, count, columns, group = x.shape
+        return x.swapaxes(-1, -2).reshape(*outer, count * group, columns)[..., : self.rows, :]
+
+    def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
+        return (g.apply(Interleave(xs[0].shape[-1])),)  # type: ignore[arg-type]  the group is known: see infer
+
+    def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
+        *outer, row, column = index
+        group = operands[0].type.shape[-1]
+        return operands[0](*outer, row // group, column, row % group)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(6), (f64[3, 4, 2],))
+        yield Sample(cls(5), (f64[2, 3, 4, 2],))
+        yield Sample(cls(3), (f32[1, 2, 4],))
+
+
 def contract(a: Node, left: str, b: Node, right: str, output: str, result: DType | None = None) -> Any:
     """The contraction; when nothing is summed, an elementwise product, which fuses with its surroundings."""
     if result == a.dtype == b.dtype:

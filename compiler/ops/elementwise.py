@@ -93,14 +93,20 @@ def _sample_dtypes(kinds: tuple[str, ...]) -> tuple[DType, ...]:
 
 
 def _define(
-    name: str, function: str, gradient: Gradient | None, low: float = -2.0, high: float = 2.0, doc: str = ""
+    name: str,
+    function: str,
+    gradient: Gradient | None,
+    low: float = -2.0,
+    high: float = 2.0,
+    doc: str = "",
+    piecewise_constant: bool = False,
 ) -> type[Elementwise]:
     """A new elementwise op class."""
     fields = {
         "name": name, "function": FUNCTIONS[function], "gradient": staticmethod(gradient) if gradient else None,
         "range": (low, high), "differentiable": gradient is not None, "__module__": __name__,
         "__doc__": doc or f"y[i] = {function}(...)[i]",
-        "cheap": function not in EXPENSIVE,
+        "cheap": function not in EXPENSIVE, "piecewise_constant": piecewise_constant,
     }  # fmt: skip
     return type("".join(p.capitalize() for p in name.split("_")), (Elementwise,), fields)
 
@@ -148,7 +154,7 @@ _TWO_OVER_SQRT_PI = 2 / math.sqrt(math.pi)
 # --- one argument ---------------------------------------------------------------------------------
 Neg = _define("neg", "neg", lambda g, y, x: (-g,))
 Abs = _define("abs", "abs", lambda g, y, x: (g * x.sign(),))
-Sign = _define("sign", "sign", lambda g, y, x: (None,))
+Sign = _define("sign", "sign", lambda g, y, x: (None,), piecewise_constant=True)
 Exp = _define("exp", "exp", lambda g, y, x: (g * y,))
 Exp2 = _define("exp2", "exp2", lambda g, y, x: (g * y * math.log(2),))
 Expm1 = _define("expm1", "expm1", lambda g, y, x: (g * (y + 1.0),))
@@ -177,10 +183,12 @@ Acosh = _define("acosh", "acosh", lambda g, y, x: (g * (x * x - 1.0).rsqrt(),), 
 Atanh = _define("atanh", "atanh", lambda g, y, x: (g / (1.0 - x * x),), -0.8, 0.8)
 Digamma = _define("digamma", "digamma", None, 0.3, 4)
 Lgamma = _define("lgamma", "lgamma", lambda g, y, x: (g * x.digamma(),), 0.3, 4)
-Floor = _define("floor", "floor", lambda g, y, x: (None,))
-Ceil = _define("ceil", "ceil", lambda g, y, x: (None,))
-Round = _define("round", "round", lambda g, y, x: (None,), doc="to the nearest integer, halves to even")
-Trunc = _define("trunc", "trunc", lambda g, y, x: (None,))
+Floor = _define("floor", "floor", lambda g, y, x: (None,), piecewise_constant=True)
+Ceil = _define("ceil", "ceil", lambda g, y, x: (None,), piecewise_constant=True)
+Round = _define(
+    "round", "round", lambda g, y, x: (None,), doc="to the nearest integer, halves to even", piecewise_constant=True
+)
+Trunc = _define("trunc", "trunc", lambda g, y, x: (None,), piecewise_constant=True)
 IsNan = _define("is_nan", "isnan", None)
 IsInf = _define("is_inf", "isinf", None)
 BitwiseNot = _define("bitwise_not", "not", None)

@@ -12,12 +12,14 @@ what they read through for nothing, because its order in memory is the point.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value, input_of, users_of
 from ingot.compiler.ir.interpret.graph import symbols_of
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
+from ingot.compiler.ops.elementwise import Cast
 from ingot.compiler.ops.structure import Broadcast, Constant
 
 
@@ -101,7 +103,7 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
         op = value.op
         assert isinstance(op, Op)
         over = _elements(value) > max(budget, origin[value]) if value in known else False
-        free = op.read_through and value not in outputs
+        free = (op.read_through or _widened_for_products(value, users[value])) and value not in outputs
         if value not in known or op.prepares or not (over or free or value in repeating):
             continue
         if value in outputs or any(user not in known for user in users[value]):
@@ -115,6 +117,14 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
             )
             reasons.append(f"{op.name} {value.type!r} is not folded: {why}")
     return known
+
+
+def _widened_for_products(value: Value, users: Sequence[Value]) -> bool:
+    """Integers that products read: as they are they take less memory, and the products can tell how narrow they are."""
+    if not isinstance(value.op, Cast) or not all(isinstance(user.op, Op) and user.op.rereads for user in users):
+        return False
+    given, made = value.args[0].tensor.dtype, value.tensor.dtype
+    return given.is_integer and made.is_integer and given.bits < made.bits
 
 
 def _repeating(graph: Graph, known: set[Value]) -> set[Value]:

@@ -6,7 +6,8 @@ with w cut into blocks of columns, each contiguous: reading a block is one strea
 run time. Done for weights that are constant, or captured by a loop (the cutting then leaves the loop); the product
 itself reads through `unblock`. A block is as wide as the register tile of many rows, two vectors; the wider tiles of a
 few rows read several blocks side by side, which memory gives faster than one stream. The last block is filled up with
-zeros that nobody reads. A weight of one block only has to lie row by row.
+zeros that nobody reads. A weight of one block only has to lie row by row. Rows of narrow integers lie side by side in
+pairs, which are multiplied as words (`schedule.pairs`); they are widened by whoever reads them.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.ir.types import DType
+from ingot.compiler.ir.types import DType, i16, i32
 from ingot.compiler.ops.base import Node, Op
-from ingot.compiler.ops.contraction import Block, Contract, Unblock
+from ingot.compiler.ops.contraction import Block, Contract, Deinterleave, Interleave, Unblock
 from ingot.compiler.ops.control import Scan
 from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
-from ingot.compiler.ops.structure import Broadcast, Reshape
+from ingot.compiler.ops.structure import Broadcast, Reshape, Transpose
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.motion import splat_like
@@ -79,16 +80,22 @@ class Prepack(Pass):
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
-        if column is None or isinstance(w.op, Unblock) or not _is_fixed(w, fixed):
+        if column is None or _is_stored(w) or not _is_fixed(w, fixed):
             return None
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         block = self._columns(extent, depth, value.tensor.dtype)
-        if block is None and (op.right[0] != column or extent == 1):  # one column is a row as it lies
-            return None
-        matrix = Node(builder, w).transpose(tuple(op.right.index(letter) for letter in (summed, column)))
-        columns = matrix if block is None else matrix.apply(Block(block)).apply(Unblock(extent))
-        return builder.emit(replace(op, right=summed + column), x, columns.value)
+        if block is None and (op.right[0] != column or extent == 1) and not _pairs(w, depth):
+            return None  # one column is a row as it lies
+        order = tuple(op.right.index(letter) for letter in (summed, column))
+        narrow = _narrow(builder, w)
+        matrix = Node(builder, w if narrow is None else narrow).transpose(order)
+        columns = matrix if block is None else matrix.apply(Block(block))
+        if narrow is not None:
+            columns = _in_pairs(columns, depth)
+        if block is not None:
+            columns = columns.apply(Unblock(extent))
+        return builder.emit(replace(op, right=summed + column), x, columns.cast(w.tensor.dtype).value)
 
     def _columns(self, extent: Dim, depth: Dim, dtype: DType) -> int | None:
         """Columns of a block of a matrix; None when blocks do not pay."""
@@ -108,9 +115,12 @@ class Prepack(Pass):
         block = self._block(extent, math.prod(inner), VECTORS_OF_TILE, value.tensor.dtype)
         if block is None:
             return None
-        blocks = Node(builder, w).reshape((*inner, extent // block, block))
+        narrow = _narrow(builder, w)
+        blocks = Node(builder, w if narrow is None else narrow).reshape((*inner, extent // block, block))
         last = len(inner)
         blocks = blocks.transpose((last, *range(last), last + 1))
+        if narrow is not None:
+            blocks = _in_pairs(blocks, inner[-1]).cast(w.tensor.dtype)
         made = builder.emit(
             BlockedConvolution(op.strides, op.padding, op.dilation, op.groups, op.layout), x, blocks.value
         )
@@ -125,6 +135,36 @@ class Prepack(Pass):
         sizes = (number * lanes for number in (*range(vectors, 1, -1), 3, 1))
         block = next((size for size in sizes if extent % size == 0), extent)
         return block if block != extent else None
+
+
+def _is_stored(w: Value) -> bool:
+    """Whether a weight has its order already."""
+    return isinstance((w.args[0] if isinstance(w.op, Cast) else w).op, Unblock | Deinterleave)
+
+
+def _pairs(w: Value, depth: Dim) -> bool:
+    """Whether the product is one of narrow integers, which are multiplied in words of two (schedule/pairs.py)."""
+    source = w
+    while isinstance(source.op, Transpose | Reshape):
+        source = source.args[0]
+    if not isinstance(source.op, Cast) or source.tensor.dtype != i32 or not isinstance(depth, int) or depth < 2:
+        return False
+    given = source.args[0].tensor.dtype
+    return given.is_integer and (given.bits == 8 or given == i16)
+
+
+def _narrow(builder: Builder, w: Value) -> Value | None:
+    """A weight of narrow integers as they are: the conversion to wider ones comes after all rearranging."""
+    if not _pairs(w, 2):
+        return None
+    if isinstance(w.op, Cast):
+        return w.args[0]
+    inner = _narrow(builder, w.args[0])
+    return None if inner is None else builder.emit(w.op, inner)
+
+
+def _in_pairs(rows: Node, depth: Dim) -> Any:
+    return rows.apply(Interleave(2)).apply(Deinterleave(depth))
 
 
 def _column(op: Contract) -> str | None:

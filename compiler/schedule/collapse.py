@@ -17,6 +17,7 @@ from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import dims_of, nodes
+from ingot.compiler.ir.types import DType
 from ingot.compiler.schedule.statements import bound_buffers, loads_in, stores
 
 
@@ -47,6 +48,17 @@ class Views:
             self.made[buffer, first, last] = view
             self.base[view] = root
         return self.made[buffer, first, last]
+
+    def words(self, buffer: Buffer, dtype: DType) -> Buffer:
+        """The buffer with neighbours of its last dim as elements of a wider type."""
+        count = dtype.itemsize // buffer.dtype.itemsize
+        key = buffer, -1, count
+        if key not in self.made:
+            root = self.base.get(buffer, buffer)
+            view = Buffer(f"{root.name}_words", dtype, (*buffer.shape[:-1], buffer.shape[-1] // count), buffer.space)
+            self.made[key] = view
+            self.base[view] = root
+        return self.made[key]
 
     def declared(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
         """The body with the views it uses: at its start, or behind the allocation of what they view."""

@@ -29,7 +29,7 @@ ENOUGH_USES = 2  # uses of an element that pay for writing it to memory once mor
 class Padded:
     """`operand` reads `buffer`, which `points` fills."""
 
-    operand: Load
+    operand: Scalar
     buffer: Buffer
     points: Points
 
@@ -66,6 +66,10 @@ def _worthwhile(node: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
 
 def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
     """The operand as a load of a padded buffer; `ranges` are the extents of its variables."""
+    narrow = _narrow(operand)
+    if narrow is not None:
+        found = padded(narrow, ranges)
+        return None if found is None else replace(found, operand=ir.cast(found.operand, operand.dtype))
     choice = _choice(operand)
     if choice is None:
         return None
@@ -84,6 +88,16 @@ def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
     buffer = Buffer(f"{load.buffer.name}_padded", operand.dtype, tuple(extents), "arena")
     index = tuple(i - low for i, low in zip(load.index, lows, strict=True))
     return Padded(Load(buffer, index), buffer, _fill(buffer, operand, load, checked, lows))
+
+
+def _narrow(operand: Scalar) -> Scalar | None:
+    """select(condition, wide(load), number) of integers as select(condition, load, number): it takes less memory."""
+    match operand:
+        case Apply(function, (condition, Cast(Load() as load, dtype), Const(number))) if function.name == "select":
+            whole = dtype.is_integer and load.dtype.is_integer and load.dtype.bits < dtype.bits
+            return ir.select(condition, load, ir.constant(number, load.dtype)) if whole and number == 0 else None
+        case _:
+            return None
 
 
 def _choice(operand: Scalar) -> tuple[Scalar, Load] | None:

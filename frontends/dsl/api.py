@@ -151,13 +151,15 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return Jit(function, options)
 
 
-def grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0) -> Jit:
+def grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0, steps: functions.Steps = "zero") -> Jit:
     """The gradient of a scalar function: call it on tensors inside a trace, on arrays to compile and run it."""
-    return Jit(functions.grad(_plain(function), wrt))
+    return Jit(functions.grad(_plain(function), wrt, steps))
 
 
-def value_and_grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0, has_aux: bool = False) -> Jit:
-    return Jit(functions.value_and_grad(_plain(function), wrt, has_aux))
+def value_and_grad(
+    function: Callable[..., Any], wrt: int | Sequence[int] = 0, has_aux: bool = False, steps: functions.Steps = "zero"
+) -> Jit:
+    return Jit(functions.value_and_grad(_plain(function), wrt, has_aux, steps))
 
 
 def jacobian(function: Callable[..., Any], wrt: int = 0) -> Jit:

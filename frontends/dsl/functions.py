@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from ingot.frontends.dsl.trace import (
     rebuild,
     running_user_code,
 )
+
+Steps = Literal["zero", "refuse"]  # what a gradient does with ops that are piecewise constant
 
 
 def output_tensor(leaf: Any, trace: Trace) -> Value:
@@ -169,9 +171,17 @@ def _trace_of(args: Sequence[Any], what: str) -> Trace:
 
 
 def _gradients(
-    builder: Trace, outputs: Sequence[Value], cotangents: Sequence[Value | None], wrt: Sequence[Tensor]
+    builder: Trace,
+    outputs: Sequence[Value],
+    cotangents: Sequence[Value | None],
+    wrt: Sequence[Tensor],
+    steps: Steps = "zero",
 ) -> list[Tensor]:
     try:
+        if steps == "refuse":
+            refused = autodiff.steps(outputs, [t.value for t in wrt])
+            if refused:
+                raise autodiff.NotDifferentiableError(refused, "piecewise constant")
         found = autodiff.gradients(builder, outputs, cotangents, [t.value for t in wrt])
     except autodiff.NotDifferentiableError as error:
         raise IngotTypeError(Code.NOT_DIFFERENTIABLE, str(error)) from None
@@ -246,10 +256,11 @@ def _independent_module(module: Module) -> tuple[Module, dict[str, Tensor]]:
 
 
 def value_and_grad(
-    function: Callable[..., Any], wrt: int | Sequence[int] = 0, has_aux: bool = False
+    function: Callable[..., Any], wrt: int | Sequence[int] = 0, has_aux: bool = False, steps: Steps = "zero"
 ) -> Callable[..., Any]:
     """A function that returns (value, gradient); with several `wrt`, a tuple of gradients. With `has_aux` the
-    function returns (scalar, anything) and the value is that pair."""
+    function returns (scalar, anything) and the value is that pair. What is piecewise constant (rounding, sign,
+    integers) has gradient zero; with `steps="refuse"` it is an error that names every such op on the way."""
     positions = (wrt,) if isinstance(wrt, int) else tuple(wrt)
 
     def wrapped(*given: Any) -> Any:
@@ -260,7 +271,7 @@ def value_and_grad(
             raise IngotTypeError(Code.GRADIENT_OF_NON_SCALAR, f"the function returns {scalar!r}")
         builder = scalar.builder
         one = scalar.full_like(1.0)
-        found = _gradients(builder, [scalar.value], [one.value], leaves)
+        found = _gradients(builder, [scalar.value], [one.value], leaves, steps)
         grads = tuple(rebuild(s, found) for s in structures)
         return result, (grads[0] if isinstance(wrt, int) else grads)
 
@@ -268,9 +279,9 @@ def value_and_grad(
     return _same_signature(wrapped, function)
 
 
-def grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The gradient of a scalar function with respect to its arguments `wrt`."""
-    both = value_and_grad(function, wrt)
+def grad(function: Callable[..., Any], wrt: int | Sequence[int] = 0, steps: Steps = "zero") -> Callable[..., Any]:
+    """The gradient of a scalar function with respect to its arguments `wrt`; `steps` as for `value_and_grad`."""
+    both = value_and_grad(function, wrt, steps=steps)
 
     def wrapped(*args: Any) -> Any:
         return both(*args)[1]

@@ -35,6 +35,8 @@ REACHED_OTHERWISE = {
     "max_pool_select": "gradients of gradients of pools",
     "convolution_weight_gradient": "gradients of convolutions",
     "block": "a pass makes it of products with known weights",
+    "interleave": "a pass makes it of integer products with known weights",
+    "deinterleave": "a pass makes it of integer products with known weights",
     "blocked_convolution": "a pass makes it of convolutions",
     "restate": "the reader of ONNX files makes it where sizes are assumed to be equal",
     "unblock": "a pass makes it of products with known weights",

@@ -28,13 +28,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.scalar import Apply, Load, Scalar
+from ingot.compiler.ir.scalar import Apply, Cast, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.gathering import merge_rows
 from ingot.compiler.schedule.padding import without_padding
+from ingot.compiler.schedule.pairs import paired
 from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
@@ -73,7 +74,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     found = classify(form)
     if found is None:
         return None
-    found = gathered(found, target)
+    found = paired(gathered(found, target))
     form = found.form
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
@@ -157,7 +158,8 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     columns = vectors * width
     streamed = options.decisions.get("streamed", _streamed(found, columns, target))
     pack_left = not streamed and _pack_left(found, columns)
-    along = any(scalars.stride(load, form.reduced[-1]) == 1 for load in scalars.loads(found.left))
+    neighbours = 1 if found.product == "mul" else 2  # elements of a word
+    along = any(scalars.stride(load, form.reduced[-1]) in (1, neighbours) for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
     mc, nc = _blocks(found, rows, columns, target)
     if streamed:
@@ -179,7 +181,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         packed_panels=_packed_panels(found) if pack_right else 1,
         pack_left=pack_left,
         left_steps=left_steps,
-        unroll=_streams(rows, target) if streamed else max(UNROLL, left_steps),
+        unroll=_streams(rows, target) if streamed else _unrolled(found, left_steps),
         chunks_inside=_rows_stay(found, row_block, outer_rows, target),
         fetch_panels=_fetch_panels(found, width, target),
         streamed=streamed,
@@ -228,12 +230,25 @@ def tiles_time(rows: int, height: int, vectors: int) -> float:
 def _whole_blocks(found: Contraction, vectors: int, width: int) -> int:
     """At most so many vectors, and such that a tile is a whole number of the blocks of columns that the right operand
     is stored in, or a part of one."""
-    right, lane = found.right, found.form.kept[-1]
-    if not isinstance(right, Load) or scalars.stride(right, lane) is not None:
+    lane = found.form.kept[-1]
+    right, apart = _stored(found)
+    if right is None or scalars.stride(right, lane) is not None:
         return vectors
-    stored = [n for n in range(1, MOST_VECTORS + 1) if scalars.group_stride(right, lane, n * width) == 1]
+    stored = [n for n in range(1, MOST_VECTORS + 1) if scalars.group_stride(right, lane, n * width) == apart]
     block = max(stored, default=1)
     return next(n for n in range(vectors, 0, -1) if block % n == 0 or n % block == 0)
+
+
+def _stored(found: Contraction) -> tuple[Load | None, int]:
+    """The right operand's place in memory, and how far apart columns are: an element, or two for words of narrow
+    integers that are stored side by side."""
+    match found.right:
+        case Load() as load:
+            return load, 1
+        case Apply(function, (Cast(Load() as load), _)) if function.name == "pair":
+            return load, 2
+        case _:
+            return None, 1
 
 
 def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> bool:
@@ -241,6 +256,9 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     and windows that overlap are near already, and panels that are stored as such need nothing."""
     right, lane = found.right, found.form.kept[-1]
     width = target.lanes(found.form.accumulations[0].dtype.itemsize)
+    single = symbolic.less_equal(_product(found.form, found.row_axes), rows) is True
+    if single and found.product != "mul":
+        return False  # words of a single tile of rows are made once either way
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.group_stride(right, lane, width) == 1):
         return True
     if scalars.stride(right, lane) is None:
@@ -285,13 +303,21 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
     rows = form.kept_extents[found.row_axes[0]] if found.row_axes else 1
     if len(form.reduced) != 1 or len(form.kept) != len(found.row_axes) + 1 or len(found.row_axes) > 1:
         return False
-    if not isinstance(rows, int) or rows > STREAMED_ROWS or not isinstance(right, Load):
+    if not isinstance(rows, int) or rows > STREAMED_ROWS:
         return False
-    if not _is_plain(right, found) or scalars.stride(right, form.kept[-1]) != 1:
+    loads = scalars.loads(right)
+    plain = _is_plain(right, found) or found.product != "mul"
+    if not plain or not loads or any(scalars.stride(load, form.kept[-1]) != 1 for load in loads):
         return False
-    far = symbolic.less(target.l1_bytes, right.buffer.type.size * right.dtype.itemsize) is not False
+    far = symbolic.less(target.l1_bytes, loads[0].buffer.type.size * loads[0].dtype.itemsize) is not False
     deep = symbolic.less(STREAMS[0], form.reduced_extents[0]) is not False
     return far and deep and symbolic.less(columns, form.kept_extents[-1]) is True
+
+
+def _unrolled(found: Contraction, left_steps: int) -> int:
+    """Steps of the reduced axis in one iteration. Sums of integers may be added in any order, and LLVM adds those of
+    several steps first, for which there are no registers."""
+    return max(UNROLL, left_steps) if found.form.accumulations[0].dtype.is_float else 1
 
 
 def _streams(rows: int, target: Target) -> int:

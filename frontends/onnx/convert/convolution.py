@@ -10,13 +10,14 @@ import numpy as np
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.ir.types import i32, i64
+from ingot.compiler.ir.types import i64
 from ingot.compiler.ops import movement
 from ingot.compiler.ops.average_pooling import average_pool, lp_pool
 from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose
 from ingot.compiler.ops.pooling import max_pool, max_pool_positions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.convert.matrix import without_zero
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 
@@ -129,13 +130,11 @@ def conv_integer(
 
 def integer_operands(x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None) -> tuple[Any, Any]:
     """x and w in i32 without their zero points (of w: a number, or one per output channel)."""
-    data, weight = x.cast(i32), w.cast(i32)
     if x_zero is not None:
-        data = data - x_zero.cast(i32).reshape(())
+        x_zero = x_zero.reshape(())
     if w_zero is not None:
-        zero = w_zero.cast(i32)
-        weight = weight - zero.reshape(zero.type.size, *[1] * (w.rank - 1))
-    return data, weight
+        w_zero = w_zero.reshape(w_zero.type.size, *[1] * (w.rank - 1))
+    return without_zero(x, x_zero), without_zero(w, w_zero)
 
 
 # --- pooling ----------------------------------------------------------------------------------------

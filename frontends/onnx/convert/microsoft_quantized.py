@@ -15,7 +15,7 @@ from ingot.compiler.ops.movement import concat
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.convolution import average_pool_
-from ingot.frontends.onnx.convert.matrix import integer_product
+from ingot.frontends.onnx.convert.matrix import integer_product, without_zero
 from ingot.frontends.onnx.convert.microsoft import self_attention
 from ingot.frontends.onnx.convert.quantized import (
     RANGES,
@@ -172,11 +172,8 @@ def qgemm(
     zero: Tensor | None = None,
 ) -> Any:
     left = a.swapaxes(0, 1) if op.get("transA", 0) else a
-    columns = b_zero.cast(i32)
-    right = b.cast(i32)
-    if op.get("transB", 0):
-        right = right.swapaxes(0, 1)
-    total = contracted(left.cast(i32) - a_zero.cast(i32).reshape(()), right - columns)
+    right = b.swapaxes(0, 1) if op.get("transB", 0) else b
+    total = contracted(without_zero(left, a_zero.reshape(())), without_zero(right, b_zero))
     if c is not None:
         total = total + c
     factor = a_scale.reshape(()) * b_scale * op.get("alpha", 1.0)

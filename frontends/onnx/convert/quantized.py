@@ -52,7 +52,9 @@ def quantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> Any
     data, factor = op.tensor(x), decoded(op, scale)
     precision = op.get("precision", 0)
     # i32 codes meet their scale in floats
-    wide: DType = ELEMENTS[precision].storage or f32 if precision else (factor.dtype if data.dtype == i32 else data.dtype)
+    wide: DType = (
+        ELEMENTS[precision].storage or f32 if precision else (factor.dtype if data.dtype == i32 else data.dtype)
+    )
     shape = data.shape
     ratio = data.cast(wide).cast(wide.compute) / spread(op, factor.cast(wide).cast(wide.compute), shape)
     if wide.compute != wide:
@@ -89,7 +91,8 @@ def dequantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> A
     data, kind = decoded(op, x), element_of_value(x)
     if zero is not None and not kind.is_coded_float:
         data = data.cast(i32) - spread(op, decoded(op, zero).cast(i32), data.shape)
-    return (data.cast(f32) * spread(op, factor.cast(f32), data.shape)).cast(result)
+    wide = factor.dtype.compute
+    return (data.cast(wide) * spread(op, factor.cast(wide), data.shape)).cast(result)
 
 
 @onnx_op("DynamicQuantizeLinear")

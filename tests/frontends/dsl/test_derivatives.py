@@ -313,6 +313,64 @@ def test_gradient_of_what_is_no_float_scalar(wrong):
         run(functions.grad(wrong), X)
 
 
+# --- steps ------------------------------------------------------------------------------------------
+
+
+def straight_through(x):
+    return x + ingot.stop_gradient(x.round() - x)
+
+
+def by_rule(x):
+    return ingot.custom_gradient(lambda x: x.round(), lambda xs, y, g: (g,))(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("round", lambda x: (x * 3.0).round()),
+        ("floor", lambda x: x * x.floor()),
+        ("sign", lambda x: x.sign() * 2.0),
+        ("cast", lambda x: x.cast(ingot.i32).cast(ingot.f64) * 0.5),
+        ("greater", lambda x: (x > 0.5).where(1.0, 0.0) * x),
+        ("round", lambda x: ingot.scan(lambda c, e: (c + e.round(), c), x[0] * 0.0, x)[0]),
+    ],
+)
+def test_what_is_piecewise_constant_can_be_refused(name, function):
+    def total(x):
+        return function(x).sum()
+
+    assert ingot.grad(total)(X[0]).shape == X[0].shape
+    with pytest.raises(IngotError, match="piecewise constant") as caught:
+        ingot.grad(total, steps="refuse")(X[0])
+    assert f"\n  {name} at " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        straight_through,
+        by_rule,
+        lambda x: (x > 0.0).where(x, x * 0.1),
+        lambda x: x.abs().relu() + x[x.argmax(0)],
+        lambda x: x * (x.cast(ingot.f32).cast(ingot.f64)),
+        lambda x: x * ingot.stop_gradient(x.sign()),
+    ],
+)
+def test_what_only_chooses_or_is_passed_by_is_no_step(function):
+    def total(x):
+        return (function(x) ** 2).sum()
+
+    close(ingot.grad(total, steps="refuse")(X[0]), ingot.grad(total)(X[0]))
+
+
+def test_of_steps_on_steps_the_first_is_named():
+    with pytest.raises(IngotError, match="piecewise constant") as caught:
+        ingot.grad(lambda x: (x.round() + 0.25).floor().cast(ingot.i32).cast(ingot.f64).sum(), steps="refuse")(X)
+    assert "round at" in str(caught.value)
+    assert "floor at" not in str(caught.value)
+    assert "cast at" not in str(caught.value)
+
+
 def test_the_gradient_of_a_composite_op_looks_at_its_own_parts_only(monkeypatch):
     """Walking everything before it, for each of them, took most of the time of tracing a deep model."""
     walks = []

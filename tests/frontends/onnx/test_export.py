@@ -31,7 +31,7 @@ _LATER = "a pass makes it of convolutions and products, after tracing"
 NOT_EXPORTED: dict[str, str] = {
     **dict.fromkeys(("random_bits", "random_uniform", "random_normal", "random_integers"), _RANDOM),
     **dict.fromkeys(("bernoulli", "categorical", "permutation"), _RANDOM),
-    **dict.fromkeys(("block", "unblock", "blocked_convolution"), _LATER),
+    **dict.fromkeys(("block", "unblock", "interleave", "deinterleave", "blocked_convolution"), _LATER),
     **dict.fromkeys(("winograd_convolution", "winograd_weight", "winograd_weight_gradient"), _LATER),
     **dict.fromkeys(("winograd_data", "winograd_cotangent"), _LATER),
 }

@@ -18,7 +18,14 @@ from tests.frontends.onnx.building import Array, model_of
 from tests.frontends.onnx.cases import LIGHT, Case, all_cases, stored_data
 from tests.frontends.onnx.dynamic_models import MODELS
 
-SMALL = ("test_Conv2d_groups", "test_Linear", "test_PReLU_1d", "test_MaxPool2d", "test_BatchNorm2d_eval", "test_Softmax")
+SMALL = (
+    "test_Conv2d_groups",
+    "test_Linear",
+    "test_PReLU_1d",
+    "test_MaxPool2d",
+    "test_BatchNorm2d_eval",
+    "test_Softmax",
+)
 CHUNKS = 12
 declared = helper.make_tensor_value_info
 
@@ -79,6 +86,50 @@ def test_nodes_without_a_gradient_are_named() -> None:
         ingot.compile(gradient, ingot.f32[4])
     assert "back" in str(caught.value)
     assert "product" not in str(caught.value)
+
+
+def test_what_rounds_is_named() -> None:
+    """A quantised model is a staircase: its slope is zero almost everywhere."""
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["scaled"], name="scaled"),
+        helper.make_node("DynamicQuantizeLinear", ["scaled"], ["code", "scale", "zero"], name="codes"),
+        helper.make_node("MatMulInteger", ["code", "weight", "zero"], ["total"], name="product"),
+        helper.make_node("Cast", ["total"], ["float"], name="back", to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["float", "scale"], ["y"], name="result"),
+    ]
+    weights = {"w": np.ones(4, np.float32), "weight": np.ones((4, 2), np.int8)}
+    model = model_of(nodes, [declared("x", TensorProto.FLOAT, [3, 4])], ["y"], weights)
+    verdict = check(model, {"x": np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)})
+    assert "piecewise constant" in verdict.reason
+    assert "codes" in verdict.reason
+    assert all(name not in verdict.reason for name in ("scaled", "product", "back", "result"))
+
+
+def test_the_node_that_is_not_a_number_is_named() -> None:
+    """sin(t)/t behind a condition: the result is fine, the chain rule is not."""
+    nodes = [
+        helper.make_node("Sin", ["x"], ["sine"], name="sine"),
+        helper.make_node("Div", ["sine", "x"], ["ratio"], name="ratio"),
+        helper.make_node("Mul", ["x", "keep"], ["kept"], name="kept"),
+        helper.make_node("Div", ["kept", "kept"], ["one"], name="one"),
+        helper.make_node("Equal", ["keep", "zero"], ["dropped"], name="dropped"),
+        helper.make_node("Where", ["dropped", "ratio", "one"], ["y"], name="chosen"),
+    ]
+    weights = {"keep": np.array([0, 1], np.float32), "zero": np.zeros(2, np.float32)}
+    model = model_of(nodes, [declared("x", TensorProto.FLOAT, [2])], ["y"], weights)
+    verdict = check(model, {"x": np.array([0.5, 1.5], np.float32)})
+    assert "not a number is first" in verdict.reason
+    assert "'one (Div)'" in verdict.reason
+
+
+def test_a_saturated_model_is_looked_at_where_it_is_not() -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["large"]),
+        helper.make_node("Sigmoid", ["large"], ["y"]),
+    ]
+    model = model_of(nodes, [declared("x", TensorProto.FLOAT, [3])], ["y"], {"w": np.full(3, 60, np.float32)})
+    verdict = check(model, {"x": np.array([0.5, -0.52, 0.55], np.float32)})
+    assert verdict.is_right, str(verdict)
 
 
 def test_widened_models_are_double_throughout() -> None:
