@@ -22,6 +22,7 @@ from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import domain_name
 
 MAXIMUM_BYTES = 1 << 47
+UNKNOWN_EXTENT = -1  # some exporters write it where the format wants no number at all
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 
 
