@@ -46,6 +46,12 @@ class Model:
     def functions(self) -> dict[FunctionKey, FunctionProto]:
         return {(domain_name(f.domain), f.name, f.overload): f for f in self.proto.functions}
 
+    @cached_property
+    def declared_ranks(self) -> dict[str, int]:
+        """Of the values between nodes and of outputs, as far as the file declares them."""
+        values = (*self.graph.value_info, *self.graph.output)
+        return {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
+
     def array(self, tensor: TensorProto) -> np.ndarray:
         return array_of(tensor, self.folder)
 

@@ -185,7 +185,7 @@ class Staged:
             return self._run(dict(environment), {}, flexible=False)
 
     def _run(self, environment: Environment, types: Mapping[str, Given], flexible: bool) -> list[Any]:
-        stage, given = self._first(environment, types)
+        stage, given = self._first(environment, types, flexible)
         dims: dict[Symbol, int] = {}
         while True:
             bind_dims(given, environment, dims)
@@ -200,16 +200,20 @@ class Staged:
                 return [environment[name] for name in self.outputs]
             stage, given = self._next(stage, rest, needs, environment, flexible)
 
-    def _first(self, environment: Environment, types: Mapping[str, Given]) -> tuple[Stage, dict[str, Given]]:
-        """The first stage for the declared types; for these very shapes where the declared ones say too little."""
+    def _first(
+        self, environment: Environment, types: Mapping[str, Given], may_vary: bool
+    ) -> tuple[Stage, dict[str, Given]]:
+        """The first stage for the declared types, else for shapes of which the changing dims are symbolic; for these
+        very shapes where that says too little."""
         self.shapes.note(environment)
-        declared = {n: types.get(n) or self.shapes.describe(n, v) for n, v in environment.items()}
-        if not any(g.is_symbolic for g in declared.values()):
-            return self.build_first(declared), declared
-        if within_bounds(declared, environment):
-            built = self._built(declared)
-            if built is not None:
-                return built, declared
+        if may_vary:
+            declared = {n: types.get(n) or self.shapes.describe(n, v) for n, v in environment.items()}
+            if not any(g.is_symbolic for g in declared.values()):
+                return self.build_first(declared), declared
+            if within_bounds(declared, environment):
+                built = self._built(declared)
+                if built is not None:
+                    return built, declared
         fixed = {n: describe(v, False) for n, v in environment.items()}
         return self.build_first(fixed), fixed
 
