@@ -23,6 +23,9 @@ from ingot.frontends.onnx.values import Coded
 MOST_ROUNDS = 64  # of import and assume; every round adds at least one assumption
 
 
+# An assumption can also be that a dim is larger than declared: a symbol of the same name with another bound.
+
+
 def difference_in(error: BaseException | None) -> tuple[Dim, Dim] | None:
     """The two extents that an error is about, when it, or what caused it, is about two extents."""
     while error is not None:

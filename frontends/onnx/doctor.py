@@ -24,7 +24,15 @@ from ingot.frontends.onnx.model import DimNames, OnnxModule, declared
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
 from ingot.frontends.onnx.registry import converter, domain_name
 from ingot.frontends.onnx.scope import Scope
-from ingot.frontends.onnx.source import MAXIMUM_BYTES, Model, node_label, opset_versions, read_model, subgraphs
+from ingot.frontends.onnx.source import (
+    MAXIMUM_BYTES,
+    UNKNOWN_EXTENT,
+    Model,
+    node_label,
+    opset_versions,
+    read_model,
+    subgraphs,
+)
 from ingot.frontends.onnx.stages import bound
 from ingot.frontends.onnx.values import Pending
 
@@ -146,7 +154,8 @@ class _Structure:
         kind = element(declared_type.elem_type)
         if kind is None and declared_type.elem_type != 0:
             self.add(Kind.BAD_TYPE, f"{what} {value.name!r} has the unknown element type {declared_type.elem_type}")
-        known = [d.dim_value for d in declared_type.shape.dim if d.HasField("dim_value")]
+        dims = declared_type.shape.dim
+        known = [d.dim_value for d in dims if d.HasField("dim_value") and d.dim_value != UNKNOWN_EXTENT]
         wrong = [d for d in known if not 0 <= d < LARGEST_EXTENT]
         if wrong:
             self.add(Kind.BAD_TYPE, f"{what} {value.name!r} has an extent of {wrong[0]}")

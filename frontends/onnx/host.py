@@ -1,5 +1,8 @@
 """Ops that run on the host, in NumPy: strings, sequences, optionals, maps, image decoding, results whose size depends
 on data. One short evaluator per op; a program is cut around their nodes and `explain()` names them.
+
+An op with a compiled form can have an evaluator too, for nodes whose inputs decide the shape of the result (the place
+where Slice begins): it is compiled for the values of the first call, and run by the host once they were seen to change.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from ingot.frontends.onnx.registry import ONNX, domain_name
 Evaluator = Callable[..., Any]
 _EVALUATORS: dict[tuple[str, str], Evaluator] = {}
 _DYNAMIC: dict[tuple[str, str], tuple[int, ...]] = {}
+_SHAPE_BY_VALUE: dict[tuple[str, str], Evaluator] = {}
 
 
 def host_op(*names: str, domain: str = ONNX, dynamic: tuple[int, ...] = ()) -> Callable[[Evaluator], Evaluator]:
@@ -29,12 +33,22 @@ def host_op(*names: str, domain: str = ONNX, dynamic: tuple[int, ...] = ()) -> C
     return register
 
 
+def shape_by_value(*names: str) -> Callable[[Evaluator], Evaluator]:
+    """Register the NumPy evaluator of compiled ops whose inputs decide the shape of their result."""
+
+    def register(function: Evaluator) -> Evaluator:
+        _SHAPE_BY_VALUE.update({(ONNX, name): function for name in names})
+        return function
+
+    return register
+
+
 def is_host_op(domain: str, name: str) -> bool:
     return (domain_name(domain), name) in _EVALUATORS
 
 
 def evaluator(domain: str, name: str) -> Evaluator | None:
-    return _EVALUATORS.get((domain_name(domain), name))
+    return _EVALUATORS.get((domain_name(domain), name)) or _SHAPE_BY_VALUE.get((domain_name(domain), name))
 
 
 def dynamic_axes(node: NodeProto) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from ingot.frontends.onnx.executable import compile_staged
 from ingot.frontends.onnx.importer import Importer, Item
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.scope import Scope, Weight
-from ingot.frontends.onnx.source import Model, dense_of, subgraphs
+from ingot.frontends.onnx.source import UNKNOWN_EXTENT, Model, dense_of, subgraphs
 from ingot.frontends.onnx.staged import Staged
 from ingot.frontends.onnx.stages import Given
 from ingot.frontends.onnx.values import Value
@@ -241,6 +241,9 @@ def _output(importer: Importer, scope: Scope, name: str) -> Any:
 # --- declared types -----------------------------------------------------------------------------------
 
 
+NAMELESS = ("", "?", "-1", "None")  # what exporters write for a dim that has no name: two of them are not one dim
+
+
 class DimNames:
     """Symbolic dims for the dim_params of one model: the same name is the same dim."""
 
@@ -273,11 +276,12 @@ def declared(type_: TypeProto, name: str, dims: DimNames) -> Given | None:
         return None
     shape: list[Dim] = []
     for number, dim in enumerate(type_.tensor_type.shape.dim):
-        if dim.HasField("dim_value"):
+        if dim.HasField("dim_value") and dim.dim_value != UNKNOWN_EXTENT:
             if dim.dim_value < 0:
                 raise ProblemError(Kind.BAD_TYPE, f"dim {number} of {name!r} is {dim.dim_value}")
             shape.append(int(dim.dim_value))
         else:
-            shape.append(dims.named(dim.dim_param) if dim.dim_param else Symbol(f"{name}.{number}"))
+            is_named = dim.dim_param not in NAMELESS
+            shape.append(dims.named(dim.dim_param) if is_named else Symbol(f"{name}.{number}"))
     return Given(TensorType(kind.storage, tuple(shape)), kind)
 

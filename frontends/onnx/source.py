@@ -22,6 +22,7 @@ from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import domain_name
 
 MAXIMUM_BYTES = 1 << 47
+UNKNOWN_EXTENT = -1  # some exporters write it where the format wants no number at all
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 
 
@@ -44,6 +45,12 @@ class Model:
     @cached_property
     def functions(self) -> dict[FunctionKey, FunctionProto]:
         return {(domain_name(f.domain), f.name, f.overload): f for f in self.proto.functions}
+
+    @cached_property
+    def declared_ranks(self) -> dict[str, int]:
+        """Of the values between nodes and of outputs, as far as the file declares them."""
+        values = (*self.graph.value_info, *self.graph.output)
+        return {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         return array_of(tensor, self.folder)

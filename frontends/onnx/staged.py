@@ -5,7 +5,9 @@ run after it, and what is left. What is left becomes the next stage when the val
 for their types (and, where a node needs them, their values) and kept for the next call with the same ones. A model
 without host nodes is one stage, one program.
 
-Sizes that differ from call to call become symbolic dims of the following stage, so that it is compiled once.
+Sizes that differ from call to call become symbolic dims of the following stage, so that it is compiled once; so do
+those of the states of a loop from round to round. Nodes whose inputs decide the shape of their result are compiled for
+the values at hand, and left to the host when these turn out to change.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ from ingot.frontends.onnx.stages import (
     Environment,
     Given,
     Key,
+    Shapes,
     Stage,
     bind_dims,
     bound,
@@ -74,6 +77,7 @@ class Staged:
         self.weights = weights
         self.options = options
         self.name = name
+        self.shapes = Shapes()  # of inputs
         self.first: dict[Key, Stage] = {}
         self.refused: set[Key] = set()
         self.bodies: dict[int, tuple[GraphProto, Staged]] = {}  # by id; holding the graph keeps its id its own
@@ -181,7 +185,7 @@ class Staged:
             return self._run(dict(environment), {}, flexible=False)
 
     def _run(self, environment: Environment, types: Mapping[str, Given], flexible: bool) -> list[Any]:
-        stage, given = self._first(environment, types)
+        stage, given = self._first(environment, types, flexible)
         dims: dict[Symbol, int] = {}
         while True:
             bind_dims(given, environment, dims)
@@ -196,16 +200,22 @@ class Staged:
                 return [environment[name] for name in self.outputs]
             stage, given = self._next(stage, rest, needs, environment, flexible)
 
-    def _first(self, environment: Environment, types: Mapping[str, Given]) -> tuple[Stage, dict[str, Given]]:
-        """The first stage for the declared types; for these very shapes where the declared ones say too little."""
+    def _first(
+        self, environment: Environment, types: Mapping[str, Given], may_vary: bool
+    ) -> tuple[Stage, dict[str, Given]]:
+        """The first stage for the declared types, else for shapes of which the changing dims are symbolic; for these
+        very shapes where that says too little."""
+        self.shapes.note(environment)
+        if may_vary:
+            declared = {n: types.get(n) or self.shapes.describe(n, v) for n, v in environment.items()}
+            if not any(g.is_symbolic for g in declared.values()):
+                return self.build_first(declared), declared
+            if within_bounds(declared, environment):
+                built = self._built(declared)
+                if built is not None:
+                    return built, declared
         fixed = {n: describe(v, False) for n, v in environment.items()}
-        declared = {n: types.get(n) or fixed[n] for n in environment}
-        if any(g.is_symbolic for g in declared.values()) and within_bounds(declared, environment):
-            built = self._built(declared)
-            if built is not None:
-                return built, declared
-        chosen = fixed if any(g.is_symbolic for g in declared.values()) else declared
-        return self.build_first(chosen), chosen
+        return self.build_first(fixed), fixed
 
     def _run_host(self, stage: Stage, environment: Environment) -> tuple[list[Deferred], set[str]]:
         """Run the host nodes whose inputs exist; what is left, and the names whose values it needs."""
@@ -213,7 +223,9 @@ class Staged:
         needs: set[str] = set()
         for waiting in stage.deferred:
             ready = all(n in environment or n in self.weights for n in waiting.item.reads)
-            if ready and waiting.on_host:
+            if ready:
+                stage.note_values(environment, waiting.needs)
+            if ready and (waiting.on_host or _is_unsteady(stage, waiting)):
                 self._evaluate(waiting, environment)
             else:
                 rest.append(waiting)
@@ -248,7 +260,7 @@ class Staged:
         self, stage: Stage, rest: list[Deferred], needs: set[str], environment: Environment, may_vary: bool
     ) -> tuple[Stage, dict[str, Given]]:
         plan = self._continuation(stage, rest, environment)
-        stage.note_shapes({n: environment[n] for n in plan.names if isinstance(environment[n], np.ndarray)})
+        stage.shapes.note({n: environment[n] for n in plan.names})
         for varies in (True, False) if may_vary else (False,):
             if varies:
                 given = {n: self._given(stage, n, n in needs, environment[n]) for n in plan.names}
@@ -303,8 +315,7 @@ class Staged:
         if name in stage.types:
             kind = element_of(value)
             return Given(stage.types[name], kind)
-        symbols = {axis: Symbol(f"{name}.{axis}", 0) for axis in stage.flexible_axes(name, value.ndim)}
-        return describe(value, False, symbols)
+        return stage.describe(name, value)
 
     # --- looking -----------------------------------------------------------------------------------
 
@@ -338,6 +349,12 @@ class Staged:
 
 class _Broken(Exception):
     """A call does not keep what its program assumes."""
+
+
+def _is_unsteady(stage: Stage, waiting: Deferred) -> bool:
+    """Whether the values that decide the shape of a node's result change from call to call, and the host can run it."""
+    node = waiting.item.node
+    return not stage.unsteady.isdisjoint(waiting.needs) and evaluator(node.domain, node.op_type) is not None
 
 
 def _assumed(before: Assumptions, problems: Sequence[Problem]) -> Assumptions | None:

@@ -91,6 +91,30 @@ class Continuation:
 
 
 @dataclass(eq=False)
+class Shapes:
+    """Shapes of named values from call to call."""
+
+    last: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    varying: dict[str, set[int]] = field(default_factory=dict)  # axes whose extents were seen to change
+
+    def note(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if not isinstance(value, np.ndarray):
+                continue
+            before = self.last.get(name)
+            if before is not None and len(before) == value.ndim:
+                changed = {n for n, (a, b) in enumerate(zip(before, value.shape, strict=True)) if a != b}
+                self.varying.setdefault(name, set()).update(changed)
+            self.last[name] = value.shape
+
+    def describe(self, name: str, value: Any, axes: Iterable[int] = ()) -> Given:
+        """What a stage is told about a value: dims that change, and those of further axes, are symbolic."""
+        known = isinstance(value, np.ndarray)
+        found = {a for a in (*self.varying.get(name, ()), *axes) if known and a < value.ndim}
+        return describe(value, False, {axis: Symbol(f"{name}.{axis}", 0) for axis in sorted(found)})
+
+
+@dataclass(eq=False)
 class Stage:
     """One compiled part and what follows it."""
 
@@ -109,8 +133,9 @@ class Stage:
     following: dict[Key, Stage] = field(default_factory=dict)
     continuations: dict[Key, Continuation] = field(default_factory=dict)  # by the nodes that are left
     refused: set[Key] = field(default_factory=set)  # for which no stage could be built
-    seen: dict[str, tuple[int, ...]] = field(default_factory=dict)  # shapes of the last call
-    varying: dict[str, set[int]] = field(default_factory=dict)  # axes whose extents were seen to change
+    shapes: Shapes = field(default_factory=Shapes)  # of what the next stage is given
+    values: dict[str, bytes] = field(default_factory=dict)  # of the last call, by which the next stage was compiled
+    unsteady: set[str] = field(default_factory=set)  # names whose values were seen to change
 
     @property
     def is_whole(self) -> bool:
@@ -130,22 +155,19 @@ class Stage:
         for name, rebuild in self.results:
             environment[name] = _rebuilt(rebuild, outputs)
 
-    def note_shapes(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Remember which extents of the host's results change from call to call."""
-        for name, array in arrays.items():
-            before = self.seen.get(name)
-            if before is not None and len(before) == array.ndim:
-                changed = {n for n, (a, b) in enumerate(zip(before, array.shape, strict=True)) if a != b}
-                self.varying.setdefault(name, set()).update(changed)
-            self.seen[name] = array.shape
+    def note_values(self, environment: Environment, names: Iterable[str]) -> None:
+        """Remember which of these values change from call to call."""
+        for name in names:
+            value = environment.get(name)
+            if isinstance(value, np.ndarray | np.generic) and value.nbytes <= LONGEST_VALUE:
+                contents = value.tobytes()
+                if self.values.setdefault(name, contents) != contents:
+                    self.unsteady.add(name)
 
-    def flexible_axes(self, name: str, rank: int) -> set[int]:
-        """Axes of a host node's result that the next stage keeps symbolic."""
-        axes = set(self.varying.get(name, ()))
-        for waiting in self.deferred:
-            if waiting.on_host and name in waiting.item.node.output:
-                axes |= {a for a in dynamic_axes(waiting.item.node) if a < rank}
-        return axes
+    def describe(self, name: str, value: Any) -> Given:
+        """What the next stage is told about a value: extents that change or depend on data stay symbolic."""
+        makers = (d.item.node for d in self.deferred if d.on_host and name in d.item.node.output)
+        return self.shapes.describe(name, value, [axis for node in makers for axis in dynamic_axes(node)])
 
 
 def _argument(environment: Environment, name: str) -> np.ndarray:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.symbolic import Dim, Expr
+from ingot.compiler.ir.symbolic import Dim, Expr, Symbol
 from ingot.compiler.ir.types import i64
 from ingot.compiler.ops import movement
-from ingot.compiler.ops.base import broadcast_shapes, normalize_axes, normalize_axis
+from ingot.compiler.ops.base import DimsDiffer, broadcast_shapes, normalize_axes, normalize_axis
 from ingot.compiler.ops.movement import Iota, Pad, Tile
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
@@ -73,13 +73,28 @@ def squeeze(op: Call, x: Tensor, axes: np.ndarray | None = None) -> Any:
 
 def squeezed(op: Call, x: Tensor, axes: Sequence[int] | None) -> Any:
     if axes is None:
-        places: Sequence[int] = [n for n, d in enumerate(x.shape) if d == 1]
+        places: Sequence[int] = _unit_places(op, x)
     else:
         places = normalize_axes(tuple(axes), x.rank, "Squeeze")
     for place in places:
         # a symbolic dim that the model squeezes is 1 in every call that makes sense; reshape checks the size
         op.require(symbolic.equal(x.shape[place], 1) is not False, Kind.BAD_SHAPE, f"dim {place} of {x.type!r} is not 1")
     return x.reshape(tuple(d for n, d in enumerate(x.shape) if n not in places))
+
+
+def _unit_places(op: Call, x: Tensor) -> list[int]:
+    """The dims that are 1. The rank of the result must not depend on a call: of a symbolic dim it is assumed that it
+    is 1 where the file declares a result of that rank, else that it is not; calls for which that is wrong are
+    compiled for their own shapes."""
+    open_dims = [d for d in x.shape if d != 1 and symbolic.equal(d, 1) is None]
+    kept = sum(d != 1 for d in x.shape)
+    is_unit = op.importer.model.declared_ranks.get(op.node.output[0], kept) == kept - len(open_dims)
+    for dim in open_dims:
+        op.require(isinstance(dim, Symbol), Kind.BAD_SHAPE, f"whether {dim} is 1 decides the rank of its result")
+        assert isinstance(dim, Symbol)
+        assumed: Dim = 1 if is_unit else Symbol(dim.name, 2, dim.upper)
+        raise DimsDiffer(f"Squeeze of {x.type!r}: whether {dim} is 1 decides the rank of its result", dim, assumed)
+    return [n for n, d in enumerate(x.shape) if d == 1]
 
 
 @onnx_op("Unsqueeze", since=1, moves=True)

@@ -32,7 +32,7 @@ def loop(call: Any, count: np.ndarray | None, condition: np.ndarray | None, *ini
 def _empty(output: Any) -> np.ndarray:
     """No rows of the declared type."""
     declared = output.type.tensor_type
-    shape = [d.dim_value for d in declared.shape.dim]
+    shape = [max(d.dim_value, 0) for d in declared.shape.dim]
     return np.zeros((0, *shape), _numpy(declared.elem_type))
 
 

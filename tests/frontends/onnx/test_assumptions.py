@@ -156,3 +156,16 @@ def test_an_expression_is_assumed_where_it_is_met(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Importer, "run", lambda *given, **named: runs.append(1) or run(*given, **named))
     check(model, [{"x0": floats(1, 2, n)} for n in (8, 16)])
     assert len(runs) == 1
+
+
+@pytest.mark.parametrize("result", [None, [], [None], [None, None]])
+def test_whether_a_dim_is_one_decides_the_rank(result: list[None] | None):
+    """Squeeze without axes: one program for the rank that the file declares, others for calls that have another."""
+    output = "y" if result is None else declared("y", *result)
+    nodes = [helper.make_node("Neg", ["x"], ["s"]), helper.make_node("Squeeze", ["s"], ["y"])]
+    executable = compiled(model_of(nodes, [declared("x", "n", 1, "k")], [output]))
+    assert isinstance(executable, AssumingFunction)
+    assert len(executable.outputs[0].shape) == (2 if result is None else len(result))
+    for shape in [(3, 1, 4), (1, 1, 4), (3, 1, 1), (1, 1, 1), (2, 1, 5), (1, 1, 7), (1, 1, 4), (1, 1, 1)]:
+        x = floats(*shape)
+        np.testing.assert_array_equal(executable(x=x), -np.squeeze(x))

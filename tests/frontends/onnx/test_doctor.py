@@ -149,7 +149,7 @@ def test_every_problem_in_one_run():
             node("Relu", "absent", "b", alpha=1.0),
             node("Add", "a", "c"),
         ],
-        [info("x", FLOATS), info("z", FLOATS, [-1])],
+        [info("x", FLOATS), info("z", FLOATS, [-2])],
         ["d"],
     )
     model.graph.initializer.append(wrong)

@@ -131,6 +131,16 @@ def test_negative_extent(worker: Worker):
     refused(attempt(worker, model), "O114", "-3")
 
 
+@pytest.mark.parametrize("shape", [[-1, 3, -1, -1], ["?", 3, "?", "?"], [None, 3, "None", "-1"]])
+def test_dims_without_a_name(shape: list[Any]):
+    """What exporters write for dims that are not known; two of them need not be equal."""
+    x = np.zeros((2, 3, 4, 5), np.float32)
+    made = ingot.compile(ingot.load_onnx(model_of([node("Relu", "x", "y")], [info("x", x, shape)], ["y"])))
+    for extents in [(2, 3, 4, 5), (1, 3, 6, 2)]:
+        given = np.random.default_rng(0).standard_normal(extents).astype(np.float32)
+        np.testing.assert_array_equal(made(given), np.maximum(given, 0))
+
+
 def test_product_that_overflows(worker: Worker):
     model = model_of([node("Relu", "x", "y")], [info("x", FLOATS, [1 << 33, 1 << 33])], ["y"])
     refused(attempt(worker, model), "O118", str(1 << 33))
