@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from ingot.compiler.assembly import Assembly
@@ -37,12 +37,13 @@ def _kernels(assembly: Assembly) -> dict[str, object]:
 
 def _fusion(assembly: Assembly) -> list[dict[str, object]]:
     sections: list[dict[str, object]] = []
+    type_text, source_text = cache(repr), cache(str)  # few are different
     for name, plan in assembly.plans:
         rows = []
         for d in plan.decisions:
             op = getattr(d.value.op, "name", "input")
-            source = str(d.value.source) if d.value.source else ""
-            rows.append([op, repr(d.value.type), d.choice, d.reason, d.kernel, source])
+            source = source_text(d.value.source) if d.value.source else ""
+            rows.append([op, type_text(d.value.type), d.choice, d.reason, d.kernel, source])
         title = f"Fusion decisions of {name}"
         sections.append({"title": title, "columns": ["op", "type", "choice", "why", "where", "from"], "rows": rows})
     return sections

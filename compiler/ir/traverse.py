@@ -29,6 +29,8 @@ _COMPUTATIONS = (Apply, Bitcast, BoundedIndex, Cast, Reduce)
 def payloads(dim: Dim) -> list[Scalar]:
     """The scalars that compute the run-time integers of an index expression."""
     found = [a for a in symbolic.atoms(dim) if isinstance(a, Opaque) and hasattr(a.payload, "dtype")]
+    if not found:
+        return []
     return [a.payload for a in sorted(found, key=lambda a: a.identity.serial)]  # type: ignore[misc]
 
 
@@ -59,7 +61,8 @@ def nodes(*scalars: Scalar) -> Iterator[Scalar]:
         yield node
         inner = [*children(node)]
         for dim in dims_of(node):
-            inner.extend(payloads(dim))
+            if not isinstance(dim, int):
+                inner.extend(payloads(dim))
         stack.extend(reversed(inner))
 
 
