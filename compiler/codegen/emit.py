@@ -29,6 +29,7 @@ from ingot.compiler.target import Target
 from ingot.runtime.abi import PARALLEL_FOR, Failure
 
 STACK_ALIGNMENT = 64
+MOST_BASES = 16  # vector registers, from which on tiles may have too many rows for as many addresses
 STACK_BYTES = 1 << 20  # of one buffer; threads have 8 MiB and no probes for what lies beyond
 
 
@@ -236,19 +237,20 @@ class FunctionEmitter:
 
         body = builder.enter("loop", writes=writes)
         head = body.block
-        variable = Value(I64, "i64", builder.fresh(), body)
+        counter = Value(I64, "i64", builder.fresh(), body)
+        variable = self._hidden(counter)
         carried = self.registers.carry(slots)
         self.indices.values[loop.variable] = variable
         self.emit(loop.body)
         del self.indices.values[loop.variable]
 
-        following = builder.result(I64, f"add nuw nsw i64 {variable.ref}, 1")
+        following = builder.result(I64, f"add nuw nsw i64 {counter.ref}, 1")
         again = builder.result(ir.IntType(1), f"icmp ult i64 {following.ref}, {count.ref}")
         latch = builder.block
         builder.cbranch(again, head, after)
         final = self.registers.values(slots)
         entered = prologue.block
-        builder.phi(head, [(integer(0), entered), (following, latch)], variable.ref)
+        builder.phi(head, [(integer(0), entered), (following, latch)], counter.ref)
         self._close(head, carried, final, entered, latch)
         builder.leave()
         builder.branch(head)
@@ -263,6 +265,16 @@ class FunctionEmitter:
             outer.block = after
             self.registers.restore(slots, _available(final, outer))
         frame.written(writes)
+
+    def _hidden(self, counter: Value) -> Value:
+        """The counter of a loop, without LLVM knowing that it counts. LLVM would look for a better form of every address
+        that it is part of, a quarter of its time, where addresses are already a base that moves and constant distances.
+        The annotation is gone when instructions are selected. Tiles for many vector registers can have more rows
+        than there are registers for addresses: there LLVM does find a better form."""
+        if self.program.target.vector_registers > MOST_BASES:
+            return counter
+        function = self.builder.program.declare("llvm.annotation.i64.p0", "i64", "i64, ptr, ptr, i32")
+        return self.builder.result(I64, f"call i64 {function}(i64 {counter.ref}, ptr null, ptr null, i32 0)")
 
     def _while(self, loop: loops.While) -> None:
         builder, frame = self.builder, self.frame

@@ -143,9 +143,9 @@ class Memory:
                 return self._load_strided(buffer, first, number, stride)
             if not self._prefers_gather(buffer):
                 return self._load_each(buffer, first, number, stride)
-        square = None if stride is not None or mask is not None else self._square(rest)
+        square = self._square(rest) if stride is None else None
         if square is not None and 1 in (square.down, square.along):
-            return self._load_square(buffer, square, number)
+            return self._load_square(buffer, square, number, mask)
         return self._gather(buffer, self._pointers(buffer, offset), mask)
 
     def _square(self, rest: Dim) -> Square | None:
@@ -153,11 +153,18 @@ class Memory:
         assert lanes is not None
         return None if self.frame.indices.opaques(rest) else square_of(rest, lanes.variable, lanes.width)
 
-    def _load_square(self, buffer: Buffer, square: Square, number: int) -> Value:
+    def _load_square(self, buffer: Buffer, square: Square, number: int, mask: Value | None) -> Value:
         """Vectors along the side that is contiguous; transposed in registers when these are columns."""
         apart = square.down if square.along == 1 else square.along
-        places = [_moved(square.first, number, n * apart) for n in range(square.size)]
-        parts = [self._read_vector(buffer, self.pointer(buffer, *place), square.size) for place in places]
+        size = square.size
+        parts = []
+        for n in range(size):
+            pointer = self.pointer(buffer, *_moved(square.first, number, n * apart))
+            if mask is None:
+                parts.append(self._read_vector(buffer, pointer, size))
+            else:
+                lanes = range(n * size, (n + 1) * size) if square.along == 1 else range(n, size * size, size)
+                parts.append(self._masked(buffer, pointer, self.builder.shuffle(mask, None, lanes)))
         return joined(self.builder, parts if square.along == 1 else transposed(self.builder, parts))
 
     def _store_square(self, buffer: Buffer, square: Square, number: int, value: Value) -> None:

@@ -435,7 +435,24 @@ def predicate(left: Dim, relation: Literal["lt", "le", "eq", "ge"], right: Dim) 
     }[relation]()
     if decided is not None:
         return Const(decided, boolean)
+    if relation in ("lt", "ge"):
+        left, right = _coarser(left, right)
     return apply(relation, IndexValue(left), IndexValue(right))
+
+
+def _coarser(left: Dim, right: Dim) -> tuple[Dim, Dim]:
+    """Sides of a comparison that say less and decide the same: 4*i + j < 48 is i < 12 where 0 <= j < 4. What such a
+    condition does not mention any more, all lanes of a vector agree on."""
+    difference = left - right
+    if isinstance(difference, int):
+        return left, right
+    factors = {abs(coefficient) for _, coefficient in difference.terms} - {1}
+    if not factors:
+        return left, right
+    quotient = difference // min(factors)
+    if isinstance(quotient, int) or not symbolic.atoms(quotient) < symbolic.atoms(difference):
+        return left, right
+    return quotient - quotient.constant, -quotient.constant
 
 
 def both(*conditions: Scalar) -> Scalar:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Statement, Store
@@ -194,7 +195,15 @@ class Tile:
         return Buffer(name, accumulation.dtype, (self.rows, self.slots), "register")
 
     def spread(self, body: Spread) -> tuple[Statement, ...]:
-        return spread(self.rows, self.lanes, self.width, body)
+        if self.limit is None:
+            return spread(self.rows, self.lanes, self.width, body)
+        # written out: where a row is read is no sum of an unrolled variable, which makes it dear to emit
+        rows = (spread(1, self.lanes, self.width, partial(_row, body, r)) for r in range(self.rows))
+        return tuple(statement for row in rows for statement in row)
+
+
+def _row(body: Spread, r: int, _: Dim, lane: Dim) -> Sequence[Statement]:
+    return body(r, lane)
 
 
 Emit = Callable[[Tile], Sequence[Statement]]

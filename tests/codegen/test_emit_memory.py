@@ -155,6 +155,27 @@ def test_padding_reads_nothing_outside(dtype, rng: np.random.Generator) -> None:
         agree(functions, {f.name: data for f in functions}, targets=targets)
 
 
+@pytest.mark.parametrize("size", [2, 4, 8])
+@pytest.mark.parametrize("dtype", [f32, f64, i8, boolean], ids=str)
+def test_squares_of_which_lanes_are_not_wanted(dtype, size: int, rng: np.random.Generator) -> None:
+    """Rows and columns of a square whose far corner does not exist: y = x and y = x transposed, above the diagonal."""
+    count = size * size
+    functions, arrays = [], {}
+    for name in ("rows", "columns"):
+        x, y = Buffer("x", dtype, (count - size // 2,)), Buffer("y", dtype, (size, size))
+
+        def element(v, name=name, x=x, y=y) -> Store:
+            row, column = v // size, v % size
+            place = row * size + column if name == "rows" else column * size + row
+            wanted = both(predicate(row + column, "lt", size), predicate(place, "lt", count - size // 2))
+            return Store(y, (row, column), select(wanted, Load(x, (place,)), constant(0, dtype)))
+
+        functions.append(Function(name, (x, y), (vector(count, element),)))
+        data = rng.integers(0, 2, count - size // 2).astype(dtype.numpy)
+        arrays[name] = [guarded(data), np.zeros((size, size), dtype.numpy)]
+    agree(functions, arrays)
+
+
 def test_conditions_that_all_lanes_share_branch(rng: np.random.Generator) -> None:
     """Rows outside are not read: the condition depends on the row, the lanes run along it."""
     x, y = Buffer("x", f32, (M, 8)), Buffer("y", f32, (M + 2, 8))
