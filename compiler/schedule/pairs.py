@@ -8,7 +8,8 @@ of another and adds the products: twice the products of a 32-bit multiplication,
 16 bits fits. Words are elements like any others: a register tile, its panels and its broadcasts do not know.
 
 Neighbours in memory are a word as they are: 16-bit integers stored along the reduced axis, or side by side for each
-column (`passes.prepack`), are read through a view of words. Everything else becomes words where it is packed.
+column (`passes.prepack`), are read through a view of words. Everything else becomes words where it is packed, or where
+a single tile of rows reads it.
 """
 
 from __future__ import annotations

@@ -75,6 +75,25 @@ def test_known_weights_and_zero_points(kinds: tuple[str, str], shape: tuple[int,
     np.testing.assert_array_equal(program(a, zero_a), expected)
 
 
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+@pytest.mark.parametrize("shape", [(1, 256, 128), (6, 66, 40), (40, 129, 300), (5, 64, 16)])
+def test_known_weights_of_eight_bits_stay_so(kind: str, shape: tuple[int, int, int]) -> None:
+    rows, depth, columns = shape
+    a, b = drawn("u8", (rows, depth)), drawn(kind, (depth, columns))
+
+    class Product(ingot.nn.Module):
+        def __init__(self) -> None:
+            self.b = ingot.nn.Buffer(b)
+
+        def forward(self, a):
+            return wide(a) @ wide(self.b)
+
+    program = ingot.compile(Product(), _type(a))
+    np.testing.assert_array_equal(program(a), product(a, b))
+    stored = [array for array in program.program.constants.values() if array.size >= b.size]
+    assert [array.dtype for array in stored] == [b.dtype]
+
+
 def _type(array: np.ndarray):
     dtype = {"uint8": ingot.u8, "int8": ingot.i8, "int16": ingot.i16}[array.dtype.name]
     return dtype[array.shape]
