@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.types import bf16, f16
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, check, inputs_of, run
@@ -44,6 +45,8 @@ def test_the_bits_are_those_of_panels(kernel, dims, tiles):
         (kernels.matmul(1, 256, 256), True),
         (kernels.matmul(6, 256, 256), True),
         (kernels.matmul(1, 256, k), True),
+        (kernels.matmul(1, 256, 256, f16), True),  # converted as it is read
+        (kernels.matmul(2, 256, 256, bf16), True),
         (kernels.matmul(7, 256, 256), False),  # arithmetic takes the time
         (kernels.matmul(m, 256, 256), False),  # so it may
         (kernels.matmul(1, 64, 4096), False),  # one panel: each row of it is read once from end to end anyway
@@ -54,6 +57,19 @@ def test_the_bits_are_those_of_panels(kernel, dims, tiles):
 )
 def test_what_is_streamed(kernel, expected):
     assert schedule(kernel, TARGET).decisions.get("streamed", False) is expected
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_narrow_floats_have_the_bits_of_panels(dtype):
+    kernel = kernels.matmul(2, 70, 40, dtype)
+    inputs = inputs_of(kernel, {})
+
+    def results(streamed):
+        options = ScheduleOptions(recipe="contraction", decisions={"streamed": streamed, "chain": 16})
+        return run(schedule(kernel, TARGET, options), kernel, inputs, {})
+
+    for a, b in zip(results(False), results(True), strict=True):
+        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
 
 
 def test_one_row_of_a_large_matrix():

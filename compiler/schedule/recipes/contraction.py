@@ -306,7 +306,8 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
     if not isinstance(rows, int) or rows > STREAMED_ROWS:
         return False
     loads = scalars.loads(right)
-    plain = _is_plain(right, found) or found.product != "mul"
+    converted = isinstance(right, Cast) and isinstance(right.value, Load)  # as it is read, which hides behind memory
+    plain = _is_plain(right, found) or found.product != "mul" or converted
     if not plain or not loads or any(scalars.stride(load, form.kept[-1]) != 1 for load in loads):
         return False
     far = symbolic.less(target.l1_bytes, loads[0].buffer.type.size * loads[0].dtype.itemsize) is not False
