@@ -1,17 +1,19 @@
 """Values that wait for late readers are computed again, where that is cheap.
 
-A gradient reads what the forward pass made: the tanh of a GELU, a normalised row, the weights of an attention. Between
+A gradient reads what the forward pass made: the result of a GELU, a normalised row, the weights of an attention. Between
 the two lies the rest of the model, and all that time the value takes memory. A reader is late when a contraction, or
 another kernel that takes time, must run between the value and the reader. A value is let go before that in two cases:
 
-1. It is a few operations away from values that wait anyway. Each late reader computes it, where it reads it.
-2. It is a few operations away from a product of two values that is larger than they are, and they wait anyway: the
-   scores of an attention grow with the square of a length, queries and keys do not. The product is computed again,
-   late, in a kernel of its own with these operations behind it; what a row was divided by, and other values that are
-   smaller than the value by an axis, are kept. All late readers share the result.
+1. It is a few cheap operations away from values that wait anyway. Each late reader computes it, where it reads it. Or,
+   if a late reader needs it in memory, a late product does so behind its sums, where it has the operands in registers:
+   the gradient of a GELU reads its argument and its tanh, and can give back its result for the next weight's gradient.
+2. It is a few operations away from a product of two values that is several times larger than they are, and they wait
+   anyway: the scores of an attention grow with the square of a length, queries and keys do not. The product is
+   computed again, late, in a kernel of its own with these operations behind it; what a row was divided by, and other
+   values that are smaller than the value by an axis, are kept. All late readers share the result.
 
-With a memory budget, values of the first case that a late reader needs in memory, such as an operand of a product, are
-computed again too, in a kernel of their own.
+With a memory budget, values of the first case are computed again also if they cost more, a tanh for example, and in a
+kernel of their own if there is no other place.
 
 Invariant: the same operations on the same operands in the same order, so the same bits. What is decided follows from
 dependences, ranks and sizes relative to each other, not from the order in which kernels will run.
@@ -92,11 +94,13 @@ class _Recomputation(LateReaders):
         if not late or buffer in self.fixed:
             return None
         found = self._expression(definition, late, after)
-        if found is None or found.weight > self.limits.again_weight:
+        if found is None:
             return None
         if found.product is not None:
             return self._with_product(definition, found, found.product, late, after)
-        reason = self._at_readers(definition, found, late)
+        if found.weight > self.limits.again_weight:
+            return None
+        reason = self._at_readers(definition, found, late) or self._behind_product(definition, found, late, after)
         if reason is None and self.limits.again_stored:
             made = [Definition(_copy_of(buffer), definition.variables, found.value)]
             self._once(definition, "elementwise", made, (buffer,), late)
@@ -179,6 +183,43 @@ class _Recomputation(LateReaders):
             self.rewrite(group, computed)
         return f"computed again by {len(late)} late readers, from values that wait anyway"
 
+    # --- computed behind a late product -------------------------------------------------------------
+
+    def _behind_product(
+        self, definition: Definition, found: _Expression, late: Sequence[Group], after: set[Group]
+    ) -> str | None:
+        """A late product whose epilogue reads what the value is made of. It needs none of the late readers, nor did they
+        need it before: a product that they need may run long before them."""
+        buffer = definition.buffer
+        loads = [load for load in loads_of(found.value) if not _is_part(load.buffer.shape, buffer.shape)]
+        streams = {load.buffer for load in loads if self.root(load.buffer) in self.groups.of}
+        if not streams or any(load.index != definition.variables for load in loads if load.buffer in streams):
+            return None
+        before = self.groups.before
+        for group in self.late(self.root(next(iter(streams))), after):
+            last = group.definitions[-1] if group.definitions else None
+            fits = group.kind == "contraction" and last is not None and last.buffer.shape == buffer.shape
+            apart = not any(r is group or r in before[group] or group in before[r] for r in late)
+            if not fits or not apart:
+                continue
+            assert last is not None
+            own = {
+                load.buffer
+                for d in group.definitions
+                if not has_reduce(d.value)
+                for load in loads_of(d.value)
+                if load.index == d.variables
+            }
+            if not streams <= own or len(group.definitions) >= self.limits.kernel_definitions:
+                continue
+            result = _copy_of(buffer)
+            value = Rewriter(_at(definition.variables, last.variables)).scalar(found.value)
+            self.extend(group, Definition(result, last.variables, value))
+            for reader in late:
+                self.rewrite(reader, renaming({buffer: result}), {buffer: result})
+            return f"computed again for {len(late)} late readers, behind a product that reads what it is made of"
+        return None
+
     # --- computed once, in a kernel of its own -----------------------------------------------------
 
     def _with_product(
@@ -216,12 +257,12 @@ class _Recomputation(LateReaders):
         if any(load.index != definition.variables for load in loads_of(expression) if load.buffer is product.buffer):
             return False
         extents = symbolic.product(product.value.extents)
-        if not isinstance(extents, int) or extents > self.limits.again_products:
+        if not isinstance(extents, int) or extents + _weight(expression) > self.limits.again_products:
             return False
         operands = {self.root(load.buffer) for load in loads_of(product.value)}
         if not all(b in self.groups.of and self._is_there(b, value, late, after) for b in operands):
             return False
-        return estimate(value.type.bytes) >= sum(estimate(b.type.bytes) for b in operands)
+        return estimate(value.type.bytes) >= self.limits.again_growth * sum(estimate(b.type.bytes) for b in operands)
 
 
 def _at(variables: Sequence[Dim], index: Sequence[Dim]) -> dict[Dim, Dim]:

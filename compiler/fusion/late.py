@@ -70,6 +70,15 @@ class LateReaders:
         self.definitions |= {d.buffer: d for d in made}
         return group
 
+    def extend(self, group: Group, definition: Definition) -> None:
+        """One more definition of a kernel, made of what it reads or may read."""
+        reads = {self.root(load.buffer) for load in loads_of(definition.value)}
+        for memory in reads - group.reads - set(group.buffers):
+            self.readers.setdefault(memory, []).append(group)
+        self.groups.add(group, (definition,), group.values[-1], reads)
+        group.values.pop()
+        self.definitions[definition.buffer] = definition
+
     def rewrite(self, group: Group, leaf: Leaf, renamed: Mapping[Buffer, Buffer] | None = None) -> None:
         """Change what a kernel reads; an op with its own loops reads whole buffers, under other names."""
         for memory in group.reads:

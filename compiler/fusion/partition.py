@@ -368,9 +368,18 @@ class _Partition:
             return "sharing would leave long rows to one thread"
         for buffer in read:
             other = self.groups.of.get(self._root(buffer))
-            if other is not None and other is not group and group in self.groups.before[other]:
+            if other is None or other is group:
+                continue
+            if group in self.groups.before[other]:
                 return f"it also needs kernel {other.number}, which runs later"
+            if group.kind == "contraction" and other.number > group.number and self._shrinks(group):
+                return f"with it the operands of the product would wait for kernel {other.number}"
         return None
+
+    def _shrinks(self, group: Group) -> bool:
+        """Whether a product is smaller than what it is made of, as the gradient of a weight is."""
+        made = sum(estimate(b.type.bytes) for b in group.buffers)
+        return made < sum(estimate(b.type.bytes) for b in group.reads if b in self.groups.of)
 
     def _shared_depth(self, group: Group, definitions: Sequence[Definition]) -> int | None:
         depth = len(group.outer)

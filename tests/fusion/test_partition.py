@@ -152,6 +152,21 @@ def test_cheap_values_are_not_kept_for_the_gradient():
     assert len(stored(FusionLimits(repeat_weight=0))) > 7
 
 
+def test_the_gradient_of_a_shared_weight_does_not_wait_for_its_other_half():
+    """A weight is read at both ends of a model: the product for the later end runs when its operands are there."""
+
+    def loss(w, v, i):
+        return (((w.take(i, axis=0) @ v).tanh() @ w.transpose(1, 0)) ** 2.0).sum()
+
+    graph = optimised(
+        ingot.trace(functions.grad(loss, 0), (ingot.f32[16, 8], ingot.f32[8, 8], ingot.i64[64])).graph
+    )
+    plan = partition(graph)
+    check_plan(graph, plan)
+    reasons = [d.reason for d in plan.decisions if "would wait for kernel" in d.reason]
+    assert len(reasons) == 1
+
+
 def test_two_products_are_two_kernels():
     assert count(lambda x, w, b: (x @ w + b).relu() @ w + b, ROWS, MATRIX, BIAS) == 2
 
