@@ -33,6 +33,7 @@ from ingot.compiler.ops.winograd_transforms import LINE, PARALLEL_ELEMENTS, Tile
 from ingot.compiler.target import Target
 
 UNROLL = 4  # channels in one iteration of the register tile
+ONCE = 0  # locality of a hint: what is read once a block need not stay in the farther caches, where others live
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 PARALLEL_PRODUCTS = 1 << 18  # less work than this is not worth waking a thread
@@ -236,7 +237,7 @@ class ConvolutionNest:
         each = -(-UNROLL // strips)
         ahead = (*weight[:-1], weight[-1] + 1)  # beyond the last block the memory of the next point follows
         lines = [channel + symbolic.minimum(strip * each + n, UNROLL - 1) for n in range(each)]
-        return [Prefetch(self.u, (*ahead, line, 0)) for line in lines]
+        return [Prefetch(self.u, (*ahead, line, 0), ONCE) for line in lines]
 
     def _multiply_add(self, left: Scalar, right: Scalar, total: Scalar) -> Scalar:
         if self.target.has_fma:
