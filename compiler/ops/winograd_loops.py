@@ -46,6 +46,7 @@ from ingot.compiler.ops.winograd_transforms import (
 from ingot.compiler.target import Target
 
 UNROLL = 4  # channels in one iteration of the register tile
+ONCE = 0  # locality of a hint: what is read once a block need not stay in the farther caches, where others live
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 PART_BYTES = 1 << 20  # of a changing weight's transform that are made at a time, if that are whole groups
@@ -311,7 +312,7 @@ class ConvolutionNest:
         each = -(-UNROLL // strips)
         ahead = (*weight[:-1], weight[-1] + 1)  # beyond the last block the memory of the next point follows
         lines = [channel + symbolic.minimum(strip * each + n, UNROLL - 1) for n in range(each)]
-        return [Prefetch(self.u, (*ahead, line, 0)) for line in lines]
+        return [Prefetch(self.u, (*ahead, line, 0), ONCE) for line in lines]
 
     def _multiply_add(self, left: Scalar, right: Scalar, total: Scalar) -> Scalar:
         if self.target.has_fma:

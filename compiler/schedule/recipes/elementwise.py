@@ -38,7 +38,7 @@ from ingot.compiler.schedule.statements import copy, with_body
 from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
-STAGED_ROWS, STAGED_COLUMNS = 512, 128  # of a transposed block on its way past the caches: half a near cache
+STAGED_ROWS, STAGED_COLUMNS = 256, 256  # of a transposed block on its way past the caches: half a near cache
 PADDING = 16  # elements between its rows, so that they do not fall into the same sets
 WRITTEN = 64  # of its elements that are stored at once: few enough lines that each is completed in its buffer
 SERIES = 256  # elements that are computed before it is the turn of the other half of a chunk
