@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ingot.compiler.fusion.cost import FusionLimits
 from ingot.compiler.fusion.epilogues import absorb
 from ingot.compiler.fusion.partition import partition
 from ingot.compiler.fusion.plan import FusionPlan, KernelStep, LoopStep, RegionStep, Step
@@ -65,11 +66,13 @@ def assemble(
     conditions: Sequence[Condition] = (),
     target: Target | None = None,
     ready: Callable[[loops.Function], None] | None = None,
+    limits: FusionLimits | None = None,
 ) -> Assembly:
     """The program of a graph. `conditions` on its dims are checked at each call, before anything runs. `schedule`
     makes loops of kernels; `target` is for ops that bring their own. `ready` is told each function of the program as
     soon as it is made."""
-    return _Assembler(schedule, fuse, target or Target.host(), ready or (lambda function: None)).program(graph, conditions)
+    told = ready or (lambda function: None)
+    return _Assembler(schedule, fuse, target or Target.host(), told, limits).program(graph, conditions)
 
 
 def conditions_of(graph: Graph) -> tuple[Condition, ...]:
@@ -109,9 +112,11 @@ class _Work:
 
 class _Assembler:
     def __init__(
-        self, schedule: Schedule, fuse: bool, target: Target, ready: Callable[[loops.Function], None]
-    ) -> None:
+        self, schedule: Schedule, fuse: bool, target: Target, ready: Callable[[loops.Function], None],
+        limits: FusionLimits | None,
+    ) -> None:  # fmt: skip
         self.schedule = schedule
+        self.limits = limits
         self.ready = ready
         self.target = target
         self.fuse = fuse
@@ -138,7 +143,7 @@ class _Assembler:
         return Assembly(entry, arena.total, tuple(self.kernels), tuple(self.plans), tuple(self.notes), arena)
 
     def _plan(self, graph: Graph) -> FusionPlan:
-        plan = partition(graph, fuse=self.fuse)
+        plan = partition(graph, self.limits, self.fuse)
         return absorb(plan) if self.fuse else plan
 
     # --- memory ------------------------------------------------------------------------------------

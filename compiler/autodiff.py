@@ -55,17 +55,17 @@ def gradients(
 
     With `stop_at_wrt`, the values of wrt are leaves: no gradient flows through one into another.
     """
-    order = topological(outputs)
-    needed = _between(order, wrt, stop_at_wrt)
+    leaves = set(wrt) if stop_at_wrt else set()
+    order = topological(outputs, leaves)
+    needed = _between(order, wrt)
     total = _Cotangents(builder)
     for output, cotangent in zip(outputs, cotangents, strict=True):
         if cotangent is not None:
             total.add(output, Node(builder, cotangent))
     blockers: list[Value] = []
-    leaves = set(wrt) if stop_at_wrt else set()
     for value in reversed(order):
         arriving = total.of(value)
-        if value not in needed or value in leaves or not any(g is not None for g in arriving):
+        if value not in needed or not any(g is not None for g in arriving):
             continue
         if isinstance(value.op, Get):
             node = arriving[0]
@@ -85,7 +85,7 @@ def _single(slots: list[Node | None]) -> Value | None:
     return slots[0].value if slots and slots[0] is not None else None
 
 
-def _between(order: Sequence[Value], wrt: Sequence[Value], stop: bool) -> set[Value]:
+def _between(order: Sequence[Value], wrt: Sequence[Value]) -> set[Value]:
     """Values that depend on something in wrt, wrt included."""
     depends = set(wrt)
     for value in order:

@@ -10,8 +10,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +24,7 @@ import ingot.compiler.ops  # noqa: F401  the registry must be complete before an
 from ingot.compiler.assembly import Assembly, assemble, conditions_of
 from ingot.compiler.codegen.objects import Compilation, CompiledFunctions
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
+from ingot.compiler.fusion.cost import FusionLimits
 from ingot.compiler.garbage import no_collection
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.graph import Graph, Role, input_of
@@ -50,7 +53,7 @@ from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
 from ingot.compiler.rematerialise import fit
-from ingot.compiler.report import build_report, with_sources, without_sources
+from ingot.compiler.report import KeptReport, build_report, without_sources
 from ingot.compiler.schedule.choose import schedule
 from ingot.compiler.schedule.repeats import Repeats
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
@@ -123,8 +126,8 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     manifest = _manifest(main, assembly, code, target, report)
     prologue = print_graph(split.prologue, sources=False) if split.prologue is not None else ""
     if cache is not None:
-        kept = replace(manifest, report=without_sources(report, graph))
-        cache.put(key, _to_cache(kept, code.image, prologue))
+        kept = replace(manifest, report={})
+        cache.put(key, _to_cache(kept, without_sources(report, graph), code.image, prologue))
     constants = _constants(manifest, graph.constants, split.prologue)
     return Compiled(Program(manifest, code.image, constants), main, assembly, False, code.objects)
 
@@ -146,20 +149,23 @@ def _assembled(
 
     is_final = options.memory_budget is None and options.tune is None
 
-    def assembled(graph: Graph) -> Assembly:
-        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target, ready if is_final else None)
+    def assembled(graph: Graph, limits: FusionLimits) -> Assembly:
+        told = ready if is_final else None
+        return assemble(graph, Repeats(by_rule), options.fuse, conditions, target, told, limits)
+
+    limits = FusionLimits()
 
     if options.memory_budget is None:
-        assembly = assembled(graph)
+        assembly = assembled(graph, limits)
     else:
-        graph, assembly = fit(graph, options.memory_budget, assembled)
+        graph, limits, assembly = fit(graph, options.memory_budget, assembled)
     if options.tune is None:
         return graph, assembly
     if target != Target.host():
         raise IngotValueError(Code.BAD_OPTION, "schedules can be measured on this machine only: tune needs its target")
     tuner = Tuner(target, options.tune, cache, _SOURCES)
     tuner.tune(placed.kernel for placed in assembly.kernels if placed.kernel is not None)
-    return graph, assemble(graph, Repeats(tuner.schedule), options.fuse, conditions, target)
+    return graph, assemble(graph, Repeats(tuner.schedule), options.fuse, conditions, target, None, limits)
 
 
 def run_passes(graph: Graph, options: Options, dumper: _Dumper | None = None, start: str | None = None) -> Graph:
@@ -237,21 +243,22 @@ def _key(graph: Graph, options: Options, target: Target, start: str | None) -> s
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _to_cache(manifest: Manifest, image: Image, prologue: str) -> bytes:
-    header = json.dumps({"manifest": manifest.to_json(), "prologue": prologue}).encode()
-    return len(header).to_bytes(8, "little") + header + image.to_bytes()
+_SIZES = struct.Struct("<4Q")  # of the parts of a cached program: manifest, report, prologue, image
+
+
+def _to_cache(manifest: Manifest, report: Mapping[str, object], image: Image, prologue: str) -> bytes:
+    parts = (manifest.to_json().encode(), json.dumps(report).encode(), prologue.encode(), image.to_bytes())
+    return _SIZES.pack(*map(len, parts)) + b"".join(parts)
 
 
 def _from_cache(data: bytes | None, graph: Graph) -> Program | None:
     if data is None:
         return None
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    kept = Manifest.from_json(header["manifest"])
-    manifest = replace(kept, report=with_sources(dict(kept.report), graph))
-    prologue = parse_graph(header["prologue"], Op.registry) if header["prologue"] else None
-    image = Image.from_bytes(data[8 + length :])
-    return Program(manifest, image, _constants(manifest, graph.constants, prologue))
+    contents = io.BytesIO(data)
+    kept, report, prologue, image = (contents.read(size) for size in _SIZES.unpack(contents.read(_SIZES.size)))
+    manifest = replace(Manifest.from_json(kept), report=KeptReport(report, graph))
+    folding = parse_graph(prologue.decode(), Op.registry) if prologue else None
+    return Program(manifest, Image.from_bytes(image), _constants(manifest, graph.constants, folding))
 
 
 def _constants(manifest: Manifest, given: Mapping[str, np.ndarray], prologue: Graph | None) -> dict[str, np.ndarray]:

@@ -1,9 +1,10 @@
 """Meet a memory budget: compute values again where they are read late, instead of keeping them.
 
-At the moment when the program needs the most memory, some values wait for readers that come much later (activations
-for the backward pass). One of them is dropped: its late readers get a copy of its computation, which fusion puts into
-their kernels. Those that free the most bytes for the least arithmetic go first; a change that does not lower the peak
-is undone. This is repeated until the program fits or nothing helps.
+First everything that is cheap is computed again, by a stricter rule of fusion (`fusion/again.py`). Where that is not
+enough: at the moment when the program needs the most memory, some values wait for readers that come much later
+(activations for the backward pass). One of them is dropped: its late readers get a copy of its computation, which
+fusion puts into their kernels. Those that free the most bytes for the least arithmetic go first; a change that does
+not lower the peak is undone. This is repeated until the program fits or nothing helps.
 
 Invariant: a value that is computed again has the same bits, because it is the same operations on the same operands,
 elementwise and in the same order.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ingot.compiler.assembly import Assembly
-from ingot.compiler.fusion.cost import weight
+from ingot.compiler.fusion.cost import THRIFTY, FusionLimits, weight
 from ingot.compiler.fusion.plan import FusionPlan, KernelStep, LoopStep
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Value, users_of
@@ -27,7 +28,7 @@ from ingot.compiler.ops.elementwise import Elementwise
 
 ATTEMPTS = 64  # programs that are planned for one budget
 
-Assemble = Callable[[Graph], Assembly]
+Assemble = Callable[[Graph, FusionLimits], Assembly]
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,18 @@ class _Candidate:
         return self.bytes / (1 + arithmetic)
 
 
-def fit(graph: Graph, budget: int, assemble: Assemble) -> tuple[Graph, Assembly]:
-    """The graph and its program, changed so that its arena is at most `budget` bytes if that can be reached."""
-    assembly = assemble(graph)
+def fit(graph: Graph, budget: int, assemble: Assemble) -> tuple[Graph, FusionLimits, Assembly]:
+    """The graph and its program, changed so that its arena is at most `budget` bytes if that can be reached, and the
+    limits of fusion that it was made with."""
+    limits = FusionLimits()
+    assembly = assemble(graph, limits)
     notes: list[str] = []
+    if most(assembly.arena_bytes) > budget:
+        thrifty = assemble(graph, THRIFTY)
+        saved = most(assembly.arena_bytes) - most(thrifty.arena_bytes)
+        if saved > 0:
+            notes.append(f"all that is cheap is computed again for late readers: {saved} bytes less")
+            limits, assembly = THRIFTY, thrifty
     attempts = 0
     refused: set[Value] = set()
     while most(assembly.arena_bytes) > budget and attempts < ATTEMPTS:
@@ -58,7 +67,7 @@ def fit(graph: Graph, budget: int, assemble: Assemble) -> tuple[Graph, Assembly]
             break
         attempts += 1
         changed = _recomputed(graph, candidate)
-        attempt = assemble(changed)
+        attempt = assemble(changed, limits)
         if most(attempt.arena_bytes) >= most(assembly.arena_bytes):
             refused.add(candidate.value)
             continue
@@ -69,7 +78,7 @@ def fit(graph: Graph, budget: int, assemble: Assemble) -> tuple[Graph, Assembly]
             f"{saved} bytes less"
         )
         graph, assembly = changed, attempt
-    return graph, replace(assembly, memory_notes=(*assembly.memory_notes, *notes))
+    return graph, limits, replace(assembly, memory_notes=(*assembly.memory_notes, *notes))
 
 
 def most(dim: Dim) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from ingot.compiler.assembly import Assembly
@@ -59,6 +61,26 @@ def _memory(assembly: Assembly) -> dict[str, object]:
 #
 # A program is cached under what it computes, not under the lines it was written on. Its report is kept with
 # numbers of values in place of their sources, and shown with the sources that the same values have now.
+
+
+class KeptReport(Mapping[str, object]):
+    """The report of a cached program: read when somebody looks at it, which few runs do."""
+
+    def __init__(self, text: bytes, graph: Graph) -> None:
+        self._text, self._graph = text, graph
+
+    @cached_property
+    def _report(self) -> Report:
+        return with_sources(json.loads(self._text), self._graph)
+
+    def __getitem__(self, name: str) -> object:
+        return self._report[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._report)
+
+    def __len__(self) -> int:
+        return len(self._report)
 
 
 def without_sources(report: Report, graph: Graph) -> Report:

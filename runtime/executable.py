@@ -44,9 +44,12 @@ _ARGUMENTS, _RESULTS, _POOL = int(Word.ARGUMENTS), int(Word.RESULTS), int(Word.P
 
 
 class Executable:
-    """A loaded program; make one with `ingot.compile` or `ingot.load`."""
+    """A loaded program; make one with `ingot.compile` or `ingot.load`. `states` are bound from the start, so that no
+    memory is made for them."""
 
-    def __init__(self, program: Program, threads: int | None = None) -> None:
+    def __init__(
+        self, program: Program, threads: int | None = None, states: Mapping[str, np.ndarray] | None = None
+    ) -> None:
         if threads is not None and threads < 1:
             raise ArgumentError(f"threads must be at least 1, got {threads}")
         program.check_target()
@@ -66,10 +69,14 @@ class Executable:
         ]
         self._arrange: Callable[[Any], Any] | None = None  # what callers get, made of what the program returns
         self._constants = aligned_copies([program.constants[spec.name] for spec in manifest.constants])
-        self._states = {spec.name: state for spec in manifest.states if (state := self._initial(spec)) is not None}
+        given = states or {}
+        first = (
+            (spec.name, given[spec.name] if spec.name in given else self._initial(spec)) for spec in manifest.states
+        )
+        self._states = {name: state for name, state in first if state is not None}
         self._lock = threading.Lock() if manifest.aliases else None
         self._symbolic_states = [spec for spec in manifest.states if spec.static_shape is None]
-        self._prepare_states()
+        self.bind_states(given)
 
     # What it is
 
@@ -269,12 +276,7 @@ class Executable:
             if value is None:
                 given[index] = result_array(shape, dtype, size)
                 continue
-            if (
-                type(value) is not _ARRAY
-                or value.dtype is not dtype
-                or value.shape != shape
-                or not value.flags.carray
-            ):
+            if type(value) is not _ARRAY or value.dtype is not dtype or value.shape != shape or not value.flags.carray:
                 check_target(self.outputs[index], value, "output")
                 check_shape(self.outputs[index], value.shape, shape, self._named(plan))
             start = address_of(value)

@@ -11,8 +11,8 @@ for people; the program itself computes them (`ingot_shapes`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,8 +43,11 @@ class TensorSpec:
     @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape when it has no symbolic dims."""
-        extents = tuple(extent for extent in self.shape if isinstance(extent, int))
-        return extents if len(extents) == len(self.shape) else None
+        shape: Any = self.shape
+        for extent in shape:
+            if isinstance(extent, str):
+                return None
+        return shape
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -84,7 +87,7 @@ class Manifest:
     aliases: dict[str, str] = field(default_factory=dict)  # output -> state it updates in place
     sites: tuple[str, ...] = ()  # where failures can happen, for people
     kernels: tuple[str, ...] = ()  # in the order of the times of `ingot_entry_profile`
-    report: dict[str, Any] = field(default_factory=dict)  # see runtime/report.py
+    report: Mapping[str, Any] = field(default_factory=dict)  # see runtime/report.py
     parallel: bool = True  # whether any kernel uses the thread pool
 
     def __post_init__(self) -> None:
@@ -94,7 +97,8 @@ class Manifest:
 
     def to_json(self) -> str:
         """JSON text; the same manifest always gives the same text."""
-        return json.dumps({"format": FORMAT_VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
+        fields = {**asdict(replace(self, report={})), "report": dict(self.report)}
+        return json.dumps({"format": FORMAT_VERSION, **fields}, sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str | bytes) -> Manifest:

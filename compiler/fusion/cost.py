@@ -22,9 +22,14 @@ class FusionLimits:
     inline_loads: int = 12  # memory streams of one expression
     duplicate_weight: int = 1  # an expression cheaper than this is recomputed for each reader
     repeat_weight: int = 6  # the same of one that reads a single tensor: storing it would be a second one to read
+    again_weight: int = 16  # what late readers compute again instead of keeping it: a tanh and a few operations
+    again_products: int = 64  # multiply-adds of an element that is computed again: about what keeping it costs
+    again_stored: bool = False  # also what late readers need in memory: one more pass over it
     kernel_definitions: int = 12  # definitions in one kernel: live registers and code size
     horizontal_definitions: int = 48  # independent updates in one kernel: one pass over memory, no shared values
     serial_row_elements: int = 1 << 16  # rows longer than this want parallelism inside the row
+
+THRIFTY = FusionLimits(again_weight=48, again_stored=True)  # for programs that must fit into less memory
 
 
 def weight(value: Value) -> int:

@@ -70,6 +70,10 @@ class Groups:
     def precede(self, first: Group, second: Group) -> None:
         self._run_after(second, {first, *self.before[first]})
 
+    def follow(self, group: Group, earlier: set[Group]) -> None:
+        """The group runs after these, none of which needs it; what precedes one of them is among them."""
+        self._run_after(group, earlier)
+
     def _run_after(self, group: Group, earlier: set[Group]) -> None:
         """Record that `earlier` (closed under what precedes it) runs before the group and all that follow it."""
         self.before[group] |= earlier

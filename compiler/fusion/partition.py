@@ -1,20 +1,22 @@
 """Graph to kernels: which values are computed where they are read, which get memory, and which kernels
 they are computed in. The result is a printable FusionPlan; every decision carries its reason.
 
-Three steps, each a walk in topological order:
+Four steps, most of them a walk in topological order:
 1. inline: an injective value (no reduction) may be computed by its readers instead of stored;
 2. place: each stored value becomes one or more definitions, in a kernel of their own or joined to a
    producer's kernel (epilogues, rows) when legality.py allows and it saves a pass over memory;
-3. horizontal: small independent elementwise kernels (optimiser updates) become one.
+3. again: what would wait for late readers, and is cheap, is computed again (again.py);
+4. horizontal: small independent elementwise kernels (optimiser updates) become one.
 
 Invariant: kernels form a DAG; a value is defined in exactly one kernel; nothing is recomputed but what
-step 1 says.
+steps 1 and 3 say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ingot.compiler.fusion.again import compute_again
 from ingot.compiler.fusion.cost import FusionLimits, estimate, weight
 from ingot.compiler.fusion.groups import Group, Groups
 from ingot.compiler.fusion.legality import (
@@ -76,6 +78,7 @@ class _Partition:
                 self._place(value)
         outputs = self._output_buffers()
         if self.fuse:
+            self._compute_again(outputs)
             self._merge_independent()
         self._read_states_before_updates(outputs)
         given = {*outputs, *(self.buffers[v] for v in self.graph.inputs)}
@@ -399,6 +402,14 @@ class _Partition:
         self.groups.add(group, definitions, value, reads)
 
     # --- step 3 -----------------------------------------------------------------------------------
+
+    def _compute_again(self, outputs: Sequence[Buffer]) -> None:
+        viewed = [b for view in self.views.values() for b in (view.buffer, view.base)]
+        for again in compute_again(self.groups, self._root, viewed, outputs, self.limits):
+            value = next((v for v in again.group.values if self.buffers.get(v) is again.buffer), again.group.values[-1])
+            self.decisions.append(Decision(value, "again", again.reason, f"kernel {again.group.number}"))
+
+    # --- step 4 -----------------------------------------------------------------------------------
 
     def _merge_independent(self) -> None:
         """Elementwise kernels that neither read each other nor depend on each other become one kernel, when

@@ -14,7 +14,7 @@ class Decision:
     """One choice about one value: what was decided and why."""
 
     value: Value
-    choice: str  # inlined | stored | joined | separate | view
+    choice: str  # inlined | stored | joined | separate | view | again
     reason: str
     kernel: str = ""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -112,7 +113,7 @@ class Graph:
             names = tuple(f"output{n}" for n in range(len(self.outputs)))
             object.__setattr__(self, "output_names", names if len(names) != 1 else ("output",))
 
-    @property
+    @cached_property
     def body(self) -> tuple[Value, ...]:
         """Every value that the outputs need, inputs excluded, producers first."""
         return topological(self.outputs)
@@ -136,10 +137,10 @@ def input_of(value: Value) -> Input:
     return value.op
 
 
-def topological(outputs: Sequence[Value]) -> tuple[Value, ...]:
-    """Values reachable from outputs, producers first, inputs left out; order is deterministic. Iterative,
-    because models are deeper than Python's recursion limit."""
-    done: set[Value] = set()
+def topological(outputs: Sequence[Value], leaves: Iterable[Value] = ()) -> tuple[Value, ...]:
+    """Values reachable from outputs, producers first, inputs left out, and so are `leaves` and what only they need;
+    order is deterministic. Iterative, because models are deeper than Python's recursion limit."""
+    done: set[Value] = set(leaves)
     order: list[Value] = []
     stack: list[tuple[Value, bool]] = [(v, False) for v in reversed(outputs)]
     while stack:
@@ -150,10 +151,11 @@ def topological(outputs: Sequence[Value]) -> tuple[Value, ...]:
         if value in done:
             continue
         done.add(value)
-        if isinstance(value.op, Input):
-            continue
-        stack.append((value, True))
-        stack.extend((a, False) for a in reversed(value.args) if a not in done)
+        if value.args:
+            stack.append((value, True))
+            stack.extend([(a, False) for a in reversed(value.args) if a not in done])
+        elif not isinstance(value.op, Input):
+            order.append(value)
     return tuple(order)
 
 
@@ -176,31 +178,34 @@ class Builder:
 
     def __init__(self, listener: Callable[[Builder, Value], Value | None] | None = None) -> None:
         self._made: dict[tuple[Operation, tuple[Value, ...]], Value] = {}
-        self._inputs: list[Value] = []
+        self._inputs: dict[str, Value] = {}
         self._listener = listener
         self.source: Source | None = None  # stamped on new values
 
     def input(self, name: str, type: TensorType, role: Role = "argument", source: Source | None = None) -> Value:
-        if any(input_of(v).name == name for v in self._inputs):
+        if name in self._inputs:
             raise ValueError(f"two inputs are called {name!r}")
-        value = Value(Input(name, role), (), type, source, name)
-        self._inputs.append(value)
+        value = self._inputs[name] = Value(Input(name, role), (), type, source, name)
         return value
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        return tuple(self._inputs)
+        return tuple(self._inputs.values())
 
     def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
         key = (op, args)
         known = self._made.get(key)
         if known is not None:
             return known
-        value = Value(op, args, op.infer(*(a.type for a in args)), source or self.source, name)
+        value = Value(op, args, op.infer(*[a.type for a in args]), source or self.source or self.here(), name)
         if self._listener is not None:
             value = self._listener(self, value) or value
         self._made[key] = value
         return value
+
+    def here(self) -> Source | None:
+        """Where a value comes from that is made without a source. Asked for new values only."""
+        return None
 
 
 def declare_inputs(graph: Graph, builder: Builder) -> dict[Value, Value]:

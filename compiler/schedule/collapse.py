@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, For, If, Statement, View, While
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import dims_of, nodes
-from ingot.compiler.schedule.scalars import Rewriter
 from ingot.compiler.schedule.statements import bound_buffers, loads_in, stores
 
 

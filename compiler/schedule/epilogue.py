@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ingot.compiler.ir.loops import Let, Statement, Store
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.ops.base import Finish
-from ingot.compiler.schedule import scalars
 
 
 def finishing(kernel: Kernel, result: Buffer, parameters: Mapping[Buffer, Buffer]) -> Finish:
@@ -23,7 +23,7 @@ def finishing(kernel: Kernel, result: Buffer, parameters: Mapping[Buffer, Buffer
         stores: list[Statement] = []
         for definition in kernel.definitions:
             at = {v: i for v, i in zip(definition.variables, index, strict=True) if not isinstance(v, int)}
-            rewriter = scalars.Rewriter(at, lambda node: _read(node, known, parameters))
+            rewriter = Rewriter(at, lambda node: _read(node, known, parameters))
             local = Local(definition.buffer.name, definition.buffer.dtype)
             lets.append(Let(local, rewriter.scalar(definition.value)))
             known[definition.buffer] = Read(local)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ingot.compiler.ir import loops
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir.loops import Let, Statement, Store
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Local, Read, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
@@ -66,7 +67,7 @@ class ReductionForm:
     def finish(self, results: Mapping[Buffer, Scalar], index: Mapping[Dim, Dim]) -> tuple[Statement, ...]:
         """The statements after the reductions at one point: all values, then all stores."""
         known = dict(results)
-        rewriter = scalars.Rewriter(
+        rewriter = Rewriter(
             dict(index),  # type: ignore[arg-type]
             lambda node: known.get(node.buffer) if isinstance(node, Load) else None,
         )

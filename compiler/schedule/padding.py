@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Apply, Buffer, Cast, Const, IndexValue, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import nodes
@@ -48,7 +49,7 @@ def without_padding(form: ReductionForm) -> tuple[ReductionForm, tuple[Padded, .
     def replaced(node: Scalar) -> Scalar | None:
         return made[node].operand if node in made else None
 
-    accumulations = tuple(replace(a, body=scalars.Rewriter(leaf=replaced).scalar(a.body)) for a in form.accumulations)
+    accumulations = tuple(replace(a, body=Rewriter(leaf=replaced).scalar(a.body)) for a in form.accumulations)
     return replace(form, accumulations=accumulations), tuple(made.values())
 
 

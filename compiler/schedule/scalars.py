@@ -1,92 +1,23 @@
-"""Questions about scalar expressions and rewrites of them, as scheduling needs them.
-
-Invariant: a rewrite keeps sharing (a node used twice is rewritten once), follows data-dependent indices into
-their payloads, and decides comparisons of indices anew, so that a tile whose padding is known loses its select.
-Non-goal: algebra on values; floating-point expressions are never reassociated here.
-"""
+"""Questions about scalar expressions and rewrites of them, as scheduling needs them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import (
     Apply,
     Bitcast,
-    BoundedIndex,
     Buffer,
     Cast,
-    Const,
-    IndexValue,
     Load,
-    Read,
     Reduce,
     Scalar,
 )
 from ingot.compiler.ir.symbolic import Atom, Dim
 from ingot.compiler.ir.traverse import dims_of, nodes, payloads
-
-Leaf = Callable[[Scalar], "Scalar | None"]
-_RELATIONS = ("lt", "le", "ge", "eq")
-
-
-class Rewriter:
-    """Rebuilds scalars bottom-up. `leaf` may replace any node that was rebuilt; `mapping` replaces atoms."""
-
-    def __init__(self, mapping: Mapping[Any, Dim] | None = None, leaf: Leaf | None = None) -> None:
-        self.mapping: Mapping[Any, Dim] = mapping or {}
-        self.leaf = leaf
-        self.done: dict[int, tuple[Scalar, Scalar]] = {}  # by identity; the key object is kept alive
-
-    def dim(self, dim: Dim) -> Dim:
-        if isinstance(dim, int):
-            return dim
-        return symbolic.substitute(dim, self.mapping, self.scalar)
-
-    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(map(self.dim, dims))
-
-    def scalar(self, value: Scalar) -> Scalar:
-        found = self.done.get(id(value))
-        if found is None:
-            result = self._rebuild(value)
-            if self.leaf is not None:
-                result = self.leaf(result) or result
-            found = self.done[id(value)] = (value, result)
-        return found[1]
-
-    def _rebuild(self, value: Scalar) -> Scalar:
-        match value:
-            case Const() | Read():
-                return value
-            case Load(buffer, index):
-                return Load(buffer, self.dims(index))
-            case Apply(function, args):
-                return _apply(function.name, tuple(map(self.scalar, args)))
-            case Cast(inner, dtype):
-                return ir.cast(self.scalar(inner), dtype)
-            case Bitcast(inner, dtype):
-                return Bitcast(self.scalar(inner), dtype)
-            case IndexValue(dim, dtype):
-                return IndexValue(self.dim(dim), dtype)
-            case BoundedIndex(inner, extent):
-                return replace(value, value=self.scalar(inner), extent=self.dim(extent))
-            case Reduce(combiner, variables, extents, body):
-                return Reduce(combiner, self.dims(variables), self.dims(extents), self.scalar(body))
-
-
-def _apply(name: str, args: tuple[Scalar, ...]) -> Scalar:
-    if name in _RELATIONS and all(isinstance(a, IndexValue) for a in args):
-        left, right = args
-        return ir.predicate(left.dim, name, right.dim)  # type: ignore[union-attr,arg-type]
-    if name == "and" and args[0].dtype.kind == "bool":
-        return ir.both(*args)
-    if name == "select":
-        return ir.select(*args)
-    return ir.apply(name, *args)
 
 
 def substitute(value: Scalar, mapping: Mapping[Any, Dim]) -> Scalar:

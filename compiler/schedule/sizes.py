@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Atom, Compound, Dim, Opaque, Symbol, Variable
 from ingot.compiler.ir.tensor import Definition, Kernel
 from ingot.compiler.ir.traverse import kernel_dims, nodes
-from ingot.compiler.schedule.scalars import Rewriter
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ from ingot.compiler.ir.loops import (
     While,
     walk,
 )
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import statement_dims, statement_scalars
-from ingot.compiler.schedule.scalars import Rewriter, atoms_of, atoms_of_dim, loads
+from ingot.compiler.schedule.scalars import atoms_of, atoms_of_dim, loads
 
 
 class _Copier:

@@ -18,9 +18,10 @@ from functools import partial
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Statement, Store
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.schedule import build, scalars
+from ingot.compiler.schedule import build
 from ingot.compiler.schedule.form import Accumulation, ReductionForm
 from ingot.compiler.schedule.partition import Range
 from ingot.compiler.target import Target
@@ -219,7 +220,7 @@ def step(
     """acc[r, l] (+)= body, at one point of the reduced axes"""
 
     def element(r: Dim, lane: Dim) -> list[Statement]:
-        rewriter = scalars.Rewriter({**tile.read_at(r, lane), **point})  # type: ignore[arg-type]
+        rewriter = Rewriter({**tile.read_at(r, lane), **point})  # type: ignore[arg-type]
         return [
             Store(
                 buffer,

@@ -27,8 +27,14 @@ class CompiledFunction(Executable):
     """An executable that also remembers what it was compiled from, and arranges its results as the function
     returned them."""
 
-    def __init__(self, compiled: Compiled, traced: Traced, threads: int | None = None) -> None:
-        super().__init__(compiled.program, threads)
+    def __init__(
+        self,
+        compiled: Compiled,
+        traced: Traced,
+        threads: int | None = None,
+        states: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        super().__init__(compiled.program, threads, states)
         self.compiled = compiled
         self.traced = traced
         self._arrange = _arrangement(traced.structure)

@@ -17,7 +17,7 @@ from ingot.compiler.errors import Code, IngotError, IngotTypeError, IngotValueEr
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Value
 from ingot.compiler.ir.symbolic import Dim, Expr
-from ingot.compiler.ir.types import DTYPES, DType, as_dim, bf16, boolean, dtype_of, f16, f32, i64
+from ingot.compiler.ir.types import DTYPES, DType, TensorType, as_dim, bf16, boolean, dtype_of, f16, f32, i64
 from ingot.compiler.ops.base import Node, Op, OpTypeError, broadcast_shapes, normalize_axes
 from ingot.compiler.ops.contraction import matmul
 from ingot.compiler.ops.movement import trace, tril, triu
@@ -77,15 +77,29 @@ class Tensor(Node):
     # --- building ----------------------------------------------------------------------------------
 
     def apply(self, op: Op, *others: Node) -> Any:
-        tensors: list[Any] = [self, *others]
-        trace: Trace = max((t.builder for t in tensors), key=lambda builder: builder.depth)
-        args = [trace.adopt(t.value, t.builder) for t in tensors]
-        if None in args:
-            raise IngotTypeError(Code.MIXED_TRACES, f"{op.name} is given a tensor of another trace", trace.here())
+        trace, args = self._in_one_trace(op, others)
         try:
-            return Tensor(trace, self.value).wrap(trace.emit(op, *args))  # type: ignore[arg-type]
+            value = trace.emit(op, *args)
         except OpTypeError as error:
             raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
+        made = Tensor(trace, value)
+        return made if isinstance(value.type, TensorType) else made.wrap(value)
+
+    def _in_one_trace(self, op: Op, others: Sequence[Any]) -> tuple[Trace, list[Value]]:
+        """This tensor and others, as seen from the innermost of their traces."""
+        trace, args = self.builder, [self.value]
+        for other in others:
+            if other.builder is not trace:
+                break
+            args.append(other.value)
+        else:
+            return trace, args
+        tensors = [self, *others]
+        trace = max((t.builder for t in tensors), key=lambda builder: builder.depth)
+        args = [adopted for t in tensors if (adopted := trace.adopt(t.value, t.builder)) is not None]
+        if len(args) < len(tensors):
+            raise IngotTypeError(Code.MIXED_TRACES, f"{op.name} is given a tensor of another trace", trace.here())
+        return trace, args
 
     def wrap_array(self, array: object, dtype: DType | None = None) -> Tensor:
         return Tensor(self.builder, self.builder.lift(array, dtype))
@@ -120,7 +134,7 @@ class Tensor(Node):
             shape = broadcast_shapes(name, *((right.shape, self.shape) if reflected else (self.shape, right.shape)))
         except OpTypeError as error:
             raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
-        a, b = self.cast(dtype).broadcast_to(shape), right.cast(dtype).broadcast_to(shape)
+        a, b = Node.broadcast_to(self.cast(dtype), shape), Node.broadcast_to(right.cast(dtype), shape)
         kind: Any = Op.registry[name]
         return b.apply(kind(), a) if reflected else a.apply(kind(), b)
 
@@ -227,7 +241,9 @@ class Tensor(Node):
                 Code.OP_ARGUMENTS, f"np.{function.__name__} has no counterpart for tensors", self.builder.here()
             )
         try:
-            return known(*args, **{name: given for name, given in keywords.items() if name != "out" or given is not None})
+            return known(
+                *args, **{name: given for name, given in keywords.items() if name != "out" or given is not None}
+            )
         except TypeError as error:
             if isinstance(error, IngotError):
                 raise

@@ -13,10 +13,11 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,7 +30,8 @@ from ingot.frontends.dsl.module import Module
 
 LITERAL_ELEMENTS = 16  # arrays up to this size are written into the graph
 OWN_CODE = str(Path(__file__).resolve().parents[2])
-COMMAND_LINE = "ingot.cli"
+OWN_FOLDERS = ("ingot", "compiler", "runtime", "frontends")
+COMMAND_LINE = (["ingot", "cli.py"], ["cli.py"])  # in a checkout, where it is installed
 
 
 class Trace(Builder):
@@ -49,7 +51,8 @@ class Trace(Builder):
         self.captured: dict[Value, Value] = {}  # value of the parent -> input of this trace
         self.constants: dict[str, np.ndarray] = {}
         self._lifted: dict[int, tuple[np.ndarray, Value]] = {}
-        self._sources: dict[tuple[str, int, str], Source] = {}
+        # a line and the layers that run there, which are kept so that their numbers mean them
+        self._sources: dict[tuple[str, int, tuple[int, ...]], tuple[Source, list[Module]]] = {}
 
     @property
     def innermost(self) -> Trace:
@@ -103,25 +106,25 @@ class Trace(Builder):
         outside = self.parent.adopt(value, owner) if self.parent is not None else None
         return None if outside is None else self.capture(outside)
 
-    def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
-        return super().emit(op, *args, source=source or self.source or self.here(), name=name)
-
     def here(self) -> Source | None:
         """The line of the user's program that is running: the first frame outside this package; and which of our
         layers it is in. None when the command line is all there is around it."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(1)
         layers: list[Module] = []  # the innermost first
-        while frame is not None and _is_own(frame.f_code.co_filename):
-            layers += _layer(frame)
-            frame = frame.f_back if frame.f_globals.get("__name__") != COMMAND_LINE else None
+        while frame is not None and (whose := _whose(frame.f_code.co_filename)) != "user":
+            if frame.f_code.co_name == "forward":
+                layers += _layer(frame)
+            frame = frame.f_back if whose == "own" else None
         if frame is None:
             return None
-        place = _place(layers, _layer(frame)) if layers else ""
-        key = (frame.f_code.co_filename, frame.f_lineno, place)
-        if key not in self._sources:
-            text = linecache.getline(*key[:2]).strip()
-            self._sources[key] = Source(Path(key[0]).name, key[1], text + place)
-        return self._sources[key]
+        around = _layer(frame) if layers else []
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        key = (file, line, (*map(id, layers), *map(id, around)))
+        known = self._sources.get(key)
+        if known is None:
+            text = linecache.getline(file, line).strip() + (_place(layers, around) if layers else "")
+            known = self._sources[key] = Source(Path(file).name, line, text), [*layers, *around]
+        return known[0]
 
 
 @contextmanager
@@ -130,8 +133,10 @@ def running_user_code() -> Iterator[None]:
     try:
         yield
     except SymbolicValueError as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_own(f.filename)]
-        source = Source(Path(frames[-1].filename).name, frames[-1].lineno or 0, frames[-1].line or "") if frames else None
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if _whose(f.filename) == "user"]
+        source = (
+            Source(Path(frames[-1].filename).name, frames[-1].lineno or 0, frames[-1].line or "") if frames else None
+        )
         raise IngotTypeError(Code.SYMBOLIC_LENGTH, str(error), source) from None
 
 
@@ -151,11 +156,15 @@ def _place(layers: list[Module], around: list[Module]) -> str:
     return f"  [{path}: {type(layers[0]).__name__}]" if path else f"  [{type(layers[0]).__name__}]"
 
 
-def _is_own(filename: str) -> bool:
+@cache
+def _whose(filename: str) -> Literal["user", "own", "command line"]:
+    """Whose code a file holds; asked for every frame around every new value."""
     if not filename.startswith(OWN_CODE):
-        return False
-    first = filename[len(OWN_CODE) :].lstrip("/\\").replace("\\", "/").split("/")[0]
-    return first in ("ingot", "compiler", "runtime", "frontends")
+        return "user"
+    parts = filename[len(OWN_CODE) :].lstrip("/\\").replace("\\", "/").split("/")
+    if parts in COMMAND_LINE:
+        return "command line"
+    return "own" if parts[0] in OWN_FOLDERS else "user"
 
 
 @dataclass(frozen=True)

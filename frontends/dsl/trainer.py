@@ -31,7 +31,8 @@ from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace, Traced, argument_names, as_type, check_dims, flatten, running_user_code
 from ingot.runtime.storage import aligned_copies, replacing
 
-COUNT = "optimizer.count"
+OWN = "optimizer."  # begins the names of the optimiser's states
+COUNT = f"{OWN}count"
 
 
 class Trainer:
@@ -52,12 +53,12 @@ class Trainer:
         self.options = chosen = (options or Options.from_environment()).with_(**choices)
         checked = [as_type(t, n) for n, t in enumerate(types)]
         check_dims(checked)
-        self.states = self._initial_states()
-        with no_collection():
+        with no_collection():  # once around all of it: a collection between two parts would look at what the first made
+            self.states = self._initial_states()
             traced = self._trace(checked)
-        self.graph: Graph = traced.graph
-        self.executable = CompiledFunction(compile_graph(self.graph, chosen), traced, chosen.threads)
-        self.executable.bind_states(self.states)
+            self.graph: Graph = traced.graph
+            compiled = compile_graph(self.graph, chosen)
+            self.executable = CompiledFunction(compiled, traced, chosen.threads, self.states)
 
     # --- building --------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ class Trainer:
         for name, array in self.model.named_parameters().items():
             wide = array.astype(np.float32) if array.dtype.itemsize < 4 else array
             for slot, value in self.optimizer.initial(wide).items():
-                wanted[f"optimizer.{name}.{slot}"] = np.asarray(value)
+                wanted[f"{OWN}{name}.{slot}"] = np.asarray(value)
         wanted[COUNT] = np.zeros((), np.int64)
         states = dict(zip(wanted, aligned_copies(list(wanted.values())), strict=True))
         moved = {id(array): states[name] for name, array in arrays.items()}
@@ -88,15 +89,14 @@ class Trainer:
         parameters = {name: tensors[name] for name in training.named_parameters()}
         slots: dict[str, dict[str, Tensor]] = {name: {} for name in parameters}
         for name in self.states:
-            for parameter in parameters:
-                if name.startswith(f"optimizer.{parameter}.") and "." not in name[len(f"optimizer.{parameter}.") :]:
-                    slot = name.rsplit(".", 1)[1]
-                    slots[parameter][slot] = self._state_input(builder, name)
+            parameter, _, slot = name.removeprefix(OWN).rpartition(".")
+            if name.startswith(OWN) and parameter in parameters:
+                slots[parameter][slot] = self._state_input(builder, name)
         count = self._state_input(builder, COUNT)
         value, metrics, gradients = self._gradients(training, copied, parameters, batch)
         new_parameters, new_slots = self.optimizer.apply(parameters, gradients, slots, count)
         updates: dict[str, Tensor] = {labels[n]: t for n, t in new_parameters.items()}
-        updates |= {f"optimizer.{n}.{slot}": t for n, kept in new_slots.items() for slot, t in kept.items()}
+        updates |= {f"{OWN}{n}.{slot}": t for n, kept in new_slots.items() for slot, t in kept.items()}
         updates[COUNT] = count + 1
         updates |= {labels[n]: t for n, t in self._buffers.items()}
         self.states = {labels.get(n, n): a for n, a in self.states.items()}

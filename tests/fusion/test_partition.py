@@ -135,7 +135,7 @@ def test_windows_slide_over_contiguous_channels(channels, expected):
 
 
 def test_cheap_values_are_not_kept_for_the_gradient():
-    """Between a product and its gradient an activation keeps what is dear, its tanh: not each step of its polynomial."""
+    """Between a product and its gradient an activation is not kept step by step."""
 
     def loss(x, w, b, v):
         return ((x @ w + b).gelu(approximate="tanh") @ v).sum()

@@ -92,6 +92,15 @@ def test_a_hit_compiles_nothing(own_cache, monkeypatch):
     np.testing.assert_array_equal(run(again, images()), run(first, images()))
 
 
+def test_the_report_of_a_hit_is_read_when_it_is_looked_at(own_cache, monkeypatch):
+    ingot.compile(network(), ingot.f32["batch", 1, 8, 8])
+    with monkeypatch.context() as patched:
+        patched.setattr("ingot.compiler.report.with_sources", refuse)
+        again = ingot.compile(network(), ingot.f32["batch", 1, 8, 8])
+    assert again.compiled.from_cache
+    assert "Kernels" in str(again.explain())
+
+
 def test_other_weights_are_the_same_program(own_cache):
     """Constants are beside the graph: those of the model at hand are used, also where they are folded."""
     pipeline.compile_graph(network_graph())

@@ -208,6 +208,21 @@ def test_a_bound_state_shares_memory(executable: Executable) -> None:
     assert executable.states["calls"] is mine
 
 
+def test_states_given_at_the_start_are_bound_and_no_others_made(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("memory is made for a state that is given")
+
+    monkeypatch.setattr(Executable, "_initial", refuse)
+    mine = np.array(1000)
+    executable = Executable(program, 1, {"calls": mine})
+    executable(rows(1))
+    assert mine == 1001
+    with pytest.raises(ArgumentError, match="must be i64"):
+        Executable(program, 1, {"calls": np.array(1, np.int32)})
+
+
 def test_states_can_be_written_but_not_replaced(executable: Executable) -> None:
     executable.states["calls"][...] = 7
     executable(rows(1))

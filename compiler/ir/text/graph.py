@@ -16,19 +16,20 @@ these. Values of constant inputs stand beside the text (see `dump`), never in it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ingot.compiler.ir.graph import Graph, Input, Source, Value, input_of
-from ingot.compiler.ir.symbolic import Expr
+from ingot.compiler.ir.symbolic import Expr, Symbol
 from ingot.compiler.ir.text.lexer import Token
 from ingot.compiler.ir.text.read import Reader
 from ingot.compiler.ir.text.write import Writer, number, string
 from ingot.compiler.ir.traverse import symbols_in
-from ingot.compiler.ir.types import DTYPES, DType, TensorType, TupleType
+from ingot.compiler.ir.types import DTYPES, DType, TensorType, TupleType, Type
 
 Values = dict[str | int, Value]
 
@@ -40,8 +41,7 @@ _LONGEST_LITERAL = 64  # elements; longer ones are written as bytes
 def print_graph(graph: Graph, *, sources: bool = True) -> str:
     """The graph as text; `sources` says whether to tell where values came from."""
     symbols = symbols_in(_graph_dims(graph))
-    writer = _GraphWriter(symbols)
-    writer.sources = sources
+    writer = _GraphWriter(symbols, sources)
     return "\n".join([*writer.declarations(symbols), *writer.graph(graph)]) + "\n"
 
 
@@ -53,19 +53,25 @@ def _graph_dims(item: Any) -> Iterator[Any]:
         for part in item:
             yield from _graph_dims(part)
     elif isinstance(item, TensorType):
-        yield from _graph_dims(item.shape)
+        if not item.is_static:
+            yield from _graph_dims(item.shape)
     elif isinstance(item, TupleType):
         yield from _graph_dims(item.elements)
     elif isinstance(item, Graph):
         for value in (*item.inputs, *item.body):
             yield from _graph_dims(value.type)
             for _, field in _fields(value.op):
-                yield from _graph_dims(field)
+                if isinstance(field, (Expr, tuple, TensorType, TupleType, Graph)):
+                    yield from _graph_dims(field)
 
 
-def _fields(op: Any) -> Iterator[tuple[Any, Any]]:
-    for field in fields(op):
-        yield field, getattr(op, field.name)
+@cache
+def _fields_of(kind: type) -> tuple[Field[Any], ...]:
+    return fields(kind)
+
+
+def _fields(op: Any) -> list[tuple[Field[Any], Any]]:
+    return [(field, getattr(op, field.name)) for field in _fields_of(type(op))]
 
 
 def op_name(op: Any) -> str:
@@ -74,14 +80,21 @@ def op_name(op: Any) -> str:
 
 
 class _GraphWriter(Writer):
-    sources = True
+    def __init__(self, symbols: Iterable[Symbol] = (), sources: bool = True) -> None:
+        super().__init__(symbols)
+        self.sources = sources
+        self._types: dict[int, tuple[Type, str]] = {}
+        self._defaults: dict[Field[Any], str] = {}
 
     def graph(self, graph: Graph) -> Iterator[str]:
         labels = _labels(graph)
         inputs = ", ".join([self._input(v, labels) for v in graph.inputs])
         yield f"graph {string_or_name(graph.name)}({inputs}) {{"
         for value in graph.body:
-            yield from self._value(value, labels)
+            line = self._value(value, labels)
+            if "\n" in line:  # of a region
+                line = line.replace("\n", "\n  ")
+            yield line
         results = [
             f"{labels.get(v, '%?')} as {string_or_name(name)}"
             for v, name in zip(graph.outputs, graph.output_names, strict=True)
@@ -93,21 +106,23 @@ class _GraphWriter(Writer):
 
     def _input(self, value: Value, labels: Mapping[Value, str]) -> str:
         role = input_of(value).role
-        return f"{labels[value]}: {self.type(value.type)} {role}{self._source(value.source)}"
+        return f"{labels[value]}: {self._type(value.type)} {role}{self._source(value.source)}"
 
-    def _value(self, value: Value, labels: Mapping[Value, str]) -> Iterator[str]:
-        args = ", ".join(labels.get(a, "%?") for a in value.args)
+    def _value(self, value: Value, labels: Mapping[Value, str]) -> str:
+        args = ", ".join([labels.get(a, "%?") for a in value.args])
         label = labels[value]
         named = f" named {string(value.name)}" if value.name and label != label_text(value.name) else ""
-        head = f"  {label}: {self.type(value.type)} = {op_name(value.op)}({args})"
-        tail = f"{named}{self._source(value.source)}"
         written = self._op_fields(value.op)
-        if not written:
-            yield head + tail
-            return
-        lines = f"{head} {{{', '.join(written)}}}{tail}".split("\n")
-        yield lines[0]
-        yield from (f"  {line}" for line in lines[1:])
+        fields = f" {{{', '.join(written)}}}" if written else ""
+        head = f"  {label}: {self._type(value.type)} = {op_name(value.op)}({args})"
+        return f"{head}{fields}{named}{self._source(value.source)}"
+
+    def _type(self, type_: Type) -> str:
+        """The text of a type; most values have the type of another, the same object."""
+        known = self._types.get(id(type_))
+        if known is None or known[0] is not type_:
+            known = self._types[id(type_)] = type_, self.type(type_)
+        return known[1]
 
     def _source(self, source: Source | None) -> str:
         if source is None or not self.sources:
@@ -126,9 +141,14 @@ class _GraphWriter(Writer):
         written = []
         for field, value in _fields(op):
             text = self.field(value)
-            if field.default is MISSING or text != self.field(field.default):
+            if field.default is MISSING or text != self._default(field):
                 written.append(f"{field.name}={text}")
         return written
+
+    def _default(self, field: Field[Any]) -> str:
+        if field not in self._defaults:
+            self._defaults[field] = self.field(field.default)
+        return self._defaults[field]
 
     def field(self, value: Any) -> str:
         match value:
@@ -158,9 +178,14 @@ class _GraphWriter(Writer):
                 raise TypeError(f"a field of type {type(value).__name__} has no text: {value!r}")
 
 
+@cache
+def _is_literal(kind: type) -> bool:
+    return {field.name for field in _fields_of(kind)} == _LITERAL_FIELDS
+
+
 def _literal(op: Any) -> str | None:
     """The elements of an op that holds data, dtype and shape, when they are few and say everything."""
-    if {f.name for f, _ in _fields(op)} != _LITERAL_FIELDS:
+    if not _is_literal(type(op)):
         return None
     shape: tuple[int, ...] = op.shape
     if not isinstance(op.data, bytes) or math.prod(shape) not in range(1, _LONGEST_LITERAL + 1):

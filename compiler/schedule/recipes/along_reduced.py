@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Statement, Store
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
@@ -118,7 +119,7 @@ class _Series:
 
     def point(self, index: tuple[Dim, ...], slot: Dim, target: Target) -> list[Statement]:
         place = [start + i for start, i in zip(self.starts, index, strict=True)]
-        rewriter = scalars.Rewriter({**self.fixed, **dict(zip(self.form.reduced, place, strict=True))})  # type: ignore[arg-type]
+        rewriter = Rewriter({**self.fixed, **dict(zip(self.form.reduced, place, strict=True))})  # type: ignore[arg-type]
         return [
             accumulator.add(slot, rewriter.scalar(a.body), target)
             for accumulator, a in zip(self.accumulators, self.form.accumulations, strict=True)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir.loops import Alloc, For, Let, Statement, Store
+from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
@@ -276,7 +277,7 @@ class _Row:
         """Row vectors are computed once and kept in locals; stores come last, so that one may overwrite an operand."""
         computed: dict[Buffer, Scalar] = {}
         mapping = dict(zip(points.variables, index, strict=True))
-        rewriter = scalars.Rewriter(
+        rewriter = Rewriter(
             mapping,  # type: ignore[arg-type]
             lambda node: computed.get(node.buffer) if isinstance(node, Load) else None,
         )
@@ -332,7 +333,7 @@ class _Row:
 
     def _values(self, points: Points, index: Sequence[Dim], computed: Mapping[Buffer, Scalar]) -> Callable[[int], Scalar]:
         """The values of the points at an index, with what is computed already in place of its marks."""
-        rewriter = scalars.Rewriter(
+        rewriter = Rewriter(
             dict(zip(points.variables, index, strict=True)),  # type: ignore[arg-type]
             lambda node: computed.get(node.buffer) if isinstance(node, Load) else None,
         )

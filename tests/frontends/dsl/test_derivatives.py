@@ -7,7 +7,9 @@ import pytest
 
 import ingot
 from ingot import nn
+from ingot.compiler import autodiff
 from ingot.compiler.errors import IngotError
+from ingot.compiler.ir.graph import topological
 from ingot.compiler.ir.types import type_of
 from ingot.frontends.dsl import functions
 from tests.frontends.dsl.support import close, numeric_gradient, traced_run
@@ -309,3 +311,22 @@ def test_gradient_of_a_norm_at_zero_is_not_finite_but_that_of_where_is():
 def test_gradient_of_what_is_no_float_scalar(wrong):
     with pytest.raises(IngotError, match="E112"):
         run(functions.grad(wrong), X)
+
+
+def test_the_gradient_of_a_composite_op_looks_at_its_own_parts_only(monkeypatch):
+    """Walking everything before it, for each of them, took most of the time of tracing a deep model."""
+    walks = []
+
+    def counted(*args):
+        walks.append(len(topological(*args)))
+        return topological(*args)
+
+    def deep(x):
+        for _ in range(20):
+            x = x.mish()
+        return x.sum()
+
+    monkeypatch.setattr(autodiff, "topological", counted)
+    ingot.trace(functions.grad(deep), [ingot.f32[4, 8]])
+    assert len(walks) > 20
+    assert max(walks[1:]) < 10 < walks[0]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot import nn
 from ingot.compiler.errors import IngotError
 from ingot.compiler.ir.types import DTYPES, type_of
+from ingot.frontends.dsl.trace import Trace
 from tests.frontends.dsl.support import close, traced_run
 
 RNG = np.random.default_rng(0)
@@ -297,3 +299,27 @@ def test_tracing_does_not_compute():
         executable(np.ones(4, np.float32))
     assert len(calls) == 1
     assert repr(calls[0]) == "Tensor(f32[4])"
+
+
+def test_the_line_is_looked_up_for_new_values_only(monkeypatch):
+    asked = []
+
+    def here(trace):
+        asked.append(trace)
+
+    def f(x):
+        a = x + x
+        for _ in range(10):
+            a = x + x
+        return a
+
+    monkeypatch.setattr(Trace, "here", here)
+    ingot.trace(f, [ingot.f32[4]])
+    assert len(asked) == 1
+
+
+def test_layers_of_one_line_keep_their_places():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    graph = ingot.trace(lambda x, m=model: m(x), [ingot.f32[2, 4]]).graph
+    places = [value.source.text.partition("  ")[2] for value in graph.body if value.op.name in ("tanh", "relu")]
+    assert places == ["[layers.1: Tanh]", "[layers.2.layers.1: Relu]"]
