@@ -15,7 +15,7 @@ ROWS, WIDTH = 64, 32
 
 def trainer(budget: int | None = None) -> ingot.Trainer:
     nn.seed(0)
-    layers = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
+    layers = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.GELU())]
 
     def loss(model, x):
         return (model(x) ** 2.0).mean()
