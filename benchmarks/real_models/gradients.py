@@ -210,9 +210,8 @@ def _widen_graph(graph: GraphProto) -> None:
 def _widen_nodes(nodes: Any) -> None:
     for node in nodes:
         if node.op_type in STASHED and not any(attribute.name == "stash_type" for attribute in node.attribute):
-            node.attribute.append(
-                onnx.helper.make_attribute("stash_type", TensorProto.FLOAT)
-            )  # the type it is by default
+            default = onnx.helper.make_attribute("stash_type", TensorProto.FLOAT)
+            node.attribute.append(default)
         for attribute in _attributes(node):
             if attribute.type == AttributeProto.TENSOR:
                 _widen_tensor(attribute.t)

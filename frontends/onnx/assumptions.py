@@ -3,7 +3,8 @@
 A model that adds ceil(h/16) rows to 2*ceil(h/32) rows, or multiplies a dim it calls `n` by a weight of 138 rows, is
 meant for inputs where these are equal. The importer reports each such pair; here they become assumptions: a dim of
 an input is replaced by what it must be, an expression by the simpler of the two wherever a value has it. Programs
-check them when they are called, and calls that break one are compiled for their own shapes.
+check them when they are called, and calls that break one are compiled for their own shapes. That a dim is larger than
+declared is assumed in the same way: it equals a symbol of its name with another bound.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.values import Coded
 
 MOST_ROUNDS = 64  # of import and assume; every round adds at least one assumption
-
-
-# An assumption can also be that a dim is larger than declared: a symbol of the same name with another bound.
 
 
 def difference_in(error: BaseException | None) -> tuple[Dim, Dim] | None:

@@ -134,7 +134,7 @@ class Stage:
     continuations: dict[Key, Continuation] = field(default_factory=dict)  # by the nodes that are left
     refused: set[Key] = field(default_factory=set)  # for which no stage could be built
     shapes: Shapes = field(default_factory=Shapes)  # of what the next stage is given
-    values: dict[str, bytes] = field(default_factory=dict)  # of the last call, by which the next stage was compiled
+    values: dict[str, bytes] = field(default_factory=dict)  # of the first call, by which the next stage was compiled
     unsteady: set[str] = field(default_factory=set)  # names whose values were seen to change
 
     @property

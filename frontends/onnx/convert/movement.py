@@ -89,7 +89,8 @@ def _unit_places(op: Call, x: Tensor) -> list[int]:
     open_dims = [d for d in x.shape if d != 1 and symbolic.equal(d, 1) is None]
     kept = sum(d != 1 for d in x.shape)
     is_unit = op.importer.model.declared_ranks.get(op.node.output[0], kept) == kept - len(open_dims)
-    for dim in open_dims:
+    if open_dims:
+        dim = open_dims[0]  # the next import asks about the others
         op.require(isinstance(dim, Symbol), Kind.BAD_SHAPE, f"whether {dim} is 1 decides the rank of its result")
         assert isinstance(dim, Symbol)
         assumed: Dim = 1 if is_unit else Symbol(dim.name, 2, dim.upper)

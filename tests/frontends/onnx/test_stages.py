@@ -100,8 +100,8 @@ def test_a_place_that_moves_is_left_to_the_host() -> None:
     assert len(made.programs) == count
 
 
-MOVES: dict[str, tuple[str, dict[str, Array], list[dict[str, list[int]]], dict[str, Any]]] = {
-    # inputs; what is given at every call; the values that change; attributes
+MOVES: dict[str, tuple[str, dict[str, Array], list[dict[str, list[int]]]]] = {
+    # inputs; what is given at every call; the values that change
     "Slice": (
         "x from to axes steps",
         {"x": np.arange(60.0, dtype=np.float32).reshape(5, 12)},
@@ -111,7 +111,6 @@ MOVES: dict[str, tuple[str, dict[str, Array], list[dict[str, list[int]]], dict[s
             {"from": [-2, 11], "to": [100, 0], "axes": [0, -1], "steps": [2, -1]},
             {"from": [4, 100], "to": [-100, -13], "axes": [-2, 1], "steps": [-2, -2]},
         ],
-        {},
     ),
     "Range": (
         "from to step",
@@ -121,40 +120,36 @@ MOVES: dict[str, tuple[str, dict[str, Array], list[dict[str, list[int]]], dict[s
             {"from": [5], "to": [-6], "step": [-2]},
             {"from": [3], "to": [3], "step": [1]},
         ],
-        {},
     ),
     "Expand": (
         "x shape",
         {"x": np.ones((3, 1), np.float32)},
         [{"shape": [3, 4]}, {"shape": [2, 1, 5]}, {"shape": [1]}],
-        {},
     ),
     "Tile": (
         "x times",
         {"x": np.arange(6.0).reshape(2, 3)},
         [{"times": [1, 2]}, {"times": [3, 1]}, {"times": [0, 2]}],
-        {},
     ),
     "Reshape": (
         "x shape",
         {"x": np.arange(24.0).reshape(2, 3, 4)},
         [{"shape": [4, 6]}, {"shape": [0, -1]}, {"shape": [2, 2, 2, 3]}],
-        {},
     ),
-    "ConstantOfShape": ("shape", {}, [{"shape": [2, 3]}, {"shape": [4]}, {"shape": [0, 2]}], {}),
+    "ConstantOfShape": ("shape", {}, [{"shape": [2, 3]}, {"shape": [4]}, {"shape": [0, 2]}]),
 }
 
 
 @pytest.mark.parametrize("op", MOVES)
 def test_values_that_change(op: str) -> None:
     """The first call is compiled for its values, later ones are the host's: all as the reference says."""
-    names, steady, changing, attributes = MOVES[op]
+    names, steady, changing = MOVES[op]
     scalar = op == "Range"
     calls = [
         {**steady, **{n: np.array(v[0] if scalar else v, np.int64) for n, v in values.items()}} for values in changing
     ]
     model = model_of(
-        [node(op, names, "moved", **attributes), node("Cast", "moved", "wide", to=11), node("Sqrt", "wide", "y")],
+        [node(op, names, "moved"), node("Cast", "moved", "wide", to=11), node("Sqrt", "wide", "y")],
         [info(n, calls[0][n], [None] * calls[0][n].ndim) for n in names.split(" ")],
         ["moved", "y"],
     )
