@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import report
+from benchmarks import readme, report
 from benchmarks.results import Result, Suite
 from benchmarks.rows import SEPARATE, SUITES, Row, select
 
@@ -47,6 +47,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--slow", action="store_true", help="also torch.compile, up to a minute a row")
     parser.add_argument("--busy", action="store_true", help="count processor time: for a machine that others use")
     parser.add_argument("--no-profile", action="store_true", help="do not profile Ingot's kernels afterwards")
+    parser.add_argument("--readme", action="store_true", help="afterwards, put the tables of inference and training into README.md")
     parser.add_argument("--output", type=Path, default=Path("out/benchmarks"), help="folder for what is written")
     chosen = parser.parse_args(given)
     if "all" in chosen.suites:
@@ -79,6 +80,8 @@ def main(given: list[str] | None = None) -> int:
         report.write(suite, chosen.output)
         failed += len(report.failures(suite))
     console.print(f"written to {chosen.output}", markup=False)
+    if chosen.readme:
+        readme.update(ROOT / "README.md", chosen.output)
     return 1 if failed else 0
 
 

@@ -110,11 +110,11 @@ def summary(suite: Suite) -> str:
     missing = len(suite.rows) - len(ratios)
     text = f"Geometric mean of the ratios to the best peer: {mean:.2f} over {len(ratios)} rows; "
     text += f"lowest {slowest.ratio:.2f} ({slowest.title})."
-    text += f" To each: {', '.join(f'{name} {mean:.2f}' for name, mean in _means(suite).items())}."
+    text += f" To each: {', '.join(f'{name} {mean:.2f}' for name, mean in means(suite).items())}."
     return text + (f" {missing} without a ratio." if missing else "")
 
 
-def _means(suite: Suite) -> dict[str, float]:
+def means(suite: Suite) -> dict[str, float]:
     """The geometric mean of the ratios to each peer, over the rows in which both ran."""
     found: dict[str, list[float]] = {}
     for row in suite.rows:
@@ -188,15 +188,15 @@ def _line(cells: list[str]) -> str:
 def write(suite: Suite, folder: Path) -> None:
     """JSON, Markdown and a plot of one suite, then the page of all suites that the folder holds."""
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / f"{suite.name}.json", json.dumps(suite.to_json(), indent=1) + "\n")
+    replace_file(folder / f"{suite.name}.json", json.dumps(suite.to_json(), indent=1) + "\n")
     if suite.name in PLOTTED and suite.ratios:
-        _replace(folder / f"{suite.name}.svg", plot.svg(suite, TITLES[suite.name].partition(",")[0]))
+        replace_file(folder / f"{suite.name}.svg", plot.svg(suite, TITLES[suite.name].partition(",")[0]))
     found = [Suite.from_json(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     order: Callable[[Suite], int] = lambda s: list(TITLES).index(s.name)  # noqa: E731
-    _replace(folder / "README.md", "# Measured\n\n" + "\n".join(markdown(s) for s in sorted(found, key=order)))
+    replace_file(folder / "README.md", "# Measured\n\n" + "\n".join(markdown(s) for s in sorted(found, key=order)))
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     temporary = path.with_suffix(".new")
     temporary.write_text(text)
     temporary.replace(path)

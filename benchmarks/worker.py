@@ -18,6 +18,7 @@ from benchmarks.probe import Bandwidth, Machine
 from benchmarks.results import Result
 from benchmarks.suites import inference, kernels, processes, training
 from benchmarks.suites.race import Setting, describe
+from ingot.compiler.target import Target
 
 RUNNERS: dict[str, Callable[[Any, Setting], Result]] = {
     "inference": inference.run,
@@ -39,7 +40,10 @@ def main(job_path: str, results_path: str) -> None:
     results = Path(results_path)
     effort = Effort(job["seconds"], job["turns"], job["busy"])
     if job["suite"] == "probe":
-        results.write_text(json.dumps({"machine": asdict(probe.measure(effort)), "versions": peers.versions()}))
+        target = Target.host()
+        kind = {"cpu": target.cpu, "vector_bits": 8 * target.vector_bytes}
+        machine = {**asdict(probe.measure(effort)), **kind}
+        results.write_text(json.dumps({"machine": machine, "versions": peers.versions()}))
         return
     setting = Setting(job["threads"], effort, job["slow"], machine_of(job["machine"]), job["profile"])
     with results.open("a") as file:

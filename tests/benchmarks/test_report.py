@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from rich.console import Console
 
-from benchmarks import plot, report
+from benchmarks import plot, readme, report
 from benchmarks.results import Contender, Result, Suite, geometric_mean
 
 FAST = Result(
@@ -89,3 +89,36 @@ def test_the_terminal_shows_titles_with_brackets(capsys):
 def test_geometric_mean():
     assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
     assert geometric_mean([]) is None
+
+
+def test_the_section_of_the_readme_is_replaced_and_nothing_else(tmp_path):
+    machine = {"name": "A Core", "cpu": "some", "vector_bits": 256, "fma": 100.0, "levels": []}
+    for name in ("inference", "training"):
+        report.write(Suite(name, [FAST], machine, {"torch": "1.0", "ONNX Runtime": "2.0", "JAX": "3.0"}), tmp_path / "out")
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "README.md"
+    page.write_text(f"above\n{readme.BEGIN}\nold\n{readme.END}\nbelow\n")
+    readme.update(page, tmp_path / "out")
+    text = page.read_text()
+    assert text.startswith(f"above\n{readme.BEGIN}\n")
+    assert text.endswith(f"\n{readme.END}\nbelow\n")
+    assert "| a fast row | 2.00 (ONNX Runtime) | 1.00 | **2.00** | 2.00 |" in text
+    assert "without them a fast row takes 1.50 ms" in text
+    assert "JAX" not in text, "a peer that did not run has no version to tell"
+    assert (tmp_path / "docs" / "training.svg").exists()
+
+
+def test_a_readme_shows_complete_runs_only(tmp_path):
+    machine = {"name": "A Core", "cpu": "some", "vector_bits": 256, "fma": 100.0, "levels": []}
+    with pytest.raises(ValueError, match="a broken row"):
+        readme.section([Suite("inference", [FAST, BROKEN], machine)])
+
+
+def test_a_readme_without_marks_is_left_alone(tmp_path):
+    for name in ("inference", "training"):
+        report.write(suite(FAST, name=name), tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="benchmarks:begin"):
+        readme.update(page, tmp_path)
+    assert page.read_text() == "no marks"
