@@ -453,10 +453,18 @@ def broadcast_shapes(op: str, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> 
         else:
             message = (
                 f"{op}: shapes {shape_text(left)} and {shape_text(right)} do not broadcast: "
-                f"dim {axis - rank} is {a} on the left and {b} on the right"
+                f"dim {axis - rank} is {a} on the left and {b} on the right{_bound_advice(a, b) or _bound_advice(b, a)}"
             )
             raise DimsDiffer(message, a, b)
     return tuple(shape)
+
+
+def _bound_advice(whole: Dim, cut: Dim) -> str:
+    """What to say of a name beside its minimum with a number, as a slice of a table with so many rows has it."""
+    if not isinstance(whole, symbolic.Symbol) or not isinstance(cut, symbolic.Minimum) or whole not in cut.arguments:
+        return ""
+    most = min((n for n in cut.arguments if isinstance(n, int)), default=None)
+    return "" if most is None else f"; if {whole} is never more than {most}, say so: ingot.dim({str(whole)!r}, 1, {most})"
 
 
 def first_difference(

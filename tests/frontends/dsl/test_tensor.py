@@ -106,6 +106,17 @@ def test_what_does_not_broadcast_says_so():
         ingot.compile(lambda x, y: x + y, ingot.f32["n"], ingot.f32["m"])
 
 
+def test_a_name_beside_a_slice_of_a_table_is_told_how_to_be_bounded():
+    def positions(x, table):
+        return x + table[: x.shape[0]]
+
+    table = np.arange(12, dtype=np.float32).reshape(6, 2)
+    with pytest.raises(IngotError, match=r"if time is never more than 6, say so: ingot.dim\('time', 1, 6\)"):
+        ingot.compile(positions, ingot.f32["time", 2], ingot.f32[6, 2])
+    exe = ingot.compile(positions, ingot.f32[ingot.dim("time", 1, 6), 2], ingot.f32[6, 2])
+    close(exe(np.ones((4, 2), np.float32), table), 1 + table[:4])
+
+
 def test_a_numpy_array_on_the_left_defers_to_the_tensor():
     close(run(lambda x: Y * x, X), Y * X)
     close(run(lambda x: Y @ x.T, X), Y @ X.T)
