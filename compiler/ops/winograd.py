@@ -28,6 +28,7 @@ from functools import cache
 
 import numpy as np
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Statement
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.types import TensorType, f32, type_of
@@ -85,7 +86,7 @@ def _mirror(row: np.ndarray) -> np.ndarray:
 
 def tiles_of(axes: Sequence[Axis], tile: int) -> Tiles:
     """The tiles of data that make tiles of results along these axes."""
-    down, across = (-(-int(axis.count) // tile) for axis in axes)  # type: ignore[arg-type]
+    down, across = (symbolic.ceildiv(axis.count, tile) for axis in axes)
     return Tiles(tuple(axes), (down, across), tile + TAPS - 1, tile)
 
 
@@ -202,8 +203,8 @@ class WinogradConvolution(Op):
         if x.rank != 4 or u.rank != 6 or x.dtype != f32 or u.dtype != f32:
             raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels] and a winograd_weight, not {x!r}, {u!r}")
         batch, *sizes, channels = x.shape
-        if not all(isinstance(d, int) for d in (*sizes, channels, *u.shape)):
-            raise OpTypeError(f"{self.name}: only the batch may be symbolic, in {x!r} and {u!r}")
+        if not all(isinstance(d, int) for d in (channels, *u.shape)):
+            raise OpTypeError(f"{self.name}: the numbers of channels are known, not as in {x!r} and {u!r}")
         size = self.tile + TAPS - 1
         groups, blocks, columns = (u.static_shape[n] for n in (0, 3, 5))
         if u.shape[1:3] != (size, size) or u.shape[4] != channels or groups != -(-self.outputs // (blocks * columns)):
@@ -292,8 +293,8 @@ class WinogradImage(Op, abstract=True):
 
     def infer(self, x: TensorType) -> TensorType:
         _require_tile(self.name, self.tile)
-        if x.rank != 4 or x.dtype != f32 or not all(isinstance(d, int) for d in x.shape[1:]):
-            raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels], only the batch symbolic, not {x!r}")
+        if x.rank != 4 or x.dtype != f32 or not isinstance(x.shape[-1], int):
+            raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels] with known channels, not {x!r}")
         down, across = self._tiles(x.shape[1:3]).counts
         points = len(self._transform()) ** 2
         return x.with_shape((points, x.shape[0] * (down * across) + 1, x.shape[-1]))
@@ -350,7 +351,7 @@ class WinogradCotangent(WinogradImage):
 
     def _tiles(self, sizes: Sequence[object]) -> Tiles:
         axes = tuple(Axis(size, 1, 1, 1, 0, 0) for size in sizes)  # type: ignore[arg-type]
-        down, across = (-(-int(axis.count) // self.tile) for axis in axes)  # type: ignore[arg-type]
+        down, across = (symbolic.ceildiv(axis.count, self.tile) for axis in axes)
         return Tiles(axes, (down, across), self.tile, self.tile)
 
     def evaluate(self, x: np.ndarray) -> np.ndarray:

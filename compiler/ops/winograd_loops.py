@@ -49,6 +49,8 @@ UNROLL = 4  # channels in one iteration of the register tile
 ONCE = 0  # locality of a hint: what is read once a block need not stay in the farther caches, where others live
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
+LOW = 4  # rows of the register tiles for what is left of a block
+STACK_BYTES = 1 << 20  # most that v, or m, of a block may take
 PART_BYTES = 1 << 20  # of a changing weight's transform that are made at a time, if that are whole groups
 PARALLEL_PRODUCTS = 1 << 18  # less work than this is not worth waking a thread
 
@@ -75,7 +77,9 @@ def sizes_of(tile: int, tiles: Dim, channels: int, group: int, columns: int, tar
     most = max(LEAST_TILES, room)
     if isinstance(tiles, int):
         most = -(-tiles // -(-tiles // most))
-    return Sizes(tile, -(-most // rows) * rows, rows, columns, group, False)
+    limit = max(1, STACK_BYTES // (points * (max(channels, group * columns) * itemsize + 2 * LINE)))
+    rows = min(rows, limit)
+    return Sizes(tile, min(-(-most // rows), limit // rows) * rows, rows, columns, group, False)
 
 
 @dataclass(frozen=True)
@@ -224,7 +228,8 @@ class ConvolutionNest:
 
     def _clear_rest(self, v: Buffer, tiles: Dim) -> tuple[Statement, ...]:
         """Rows that fill up the last register tile of a block are 0: they are computed and not stored."""
-        missing = symbolic.ceildiv(tiles, self.sizes.rows) * self.sizes.rows - tiles
+        full, low = self._strips(tiles)
+        missing = symbolic.maximum(full * self.sizes.rows + low * LOW - tiles, 0)
         zero = scalar.constant(0, v.dtype)
 
         def row(point: Dim, number: Dim) -> Sequence[Statement]:
@@ -234,6 +239,14 @@ class ConvolutionNest:
         return repeat(self.points, lambda p: repeat(missing, lambda n: row(p, n)))
 
     # --- products -------------------------------------------------------------------------------------------
+
+    def _strips(self, tiles: Dim) -> tuple[Dim, Dim]:
+        """Register tiles of full height and low ones that cover some tiles of a block, and no more rows than it has.
+        Rows beyond the last tile are computed too, so a few tiles take low ones."""
+        rows = self.sizes.rows
+        most = (rows - 1) // LOW
+        full = (tiles + (rows - 1 - most * LOW)) // rows
+        return full, symbolic.ceildiv(symbolic.maximum(tiles - full * rows, 0), LOW)
 
     def _products(self, v: Buffer, m: Buffer, group: Dim, tiles: Dim) -> tuple[Statement, ...]:
         """m = v u for all points and the blocks of a group; a block against all tiles, then the next."""
@@ -253,8 +266,12 @@ class ConvolutionNest:
                 return repeat(count, tile)
 
             if not self.sizes.shared:
-                count = symbolic.ceildiv(tiles, self.sizes.rows)
-                return list(strip(0, self.sizes.rows, 0, count, self.sizes.tiles // self.sizes.rows))
+                full, low = self._strips(tiles)
+                strips = self.sizes.tiles // self.sizes.rows
+                return [
+                    *strip(0, self.sizes.rows, 0, full, strips),
+                    *strip(full * self.sizes.rows, LOW, full, low, strips),
+                ]
             strips = -(-self.sizes.tiles // self.sizes.rows)
             rows, taller = divmod(self.sizes.tiles, strips)
             return [

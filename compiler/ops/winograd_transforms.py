@@ -88,7 +88,7 @@ class Tiles:
     """Tiles of `size` elements, `step` apart, over images: [batch, y, x, channels]"""
 
     axes: tuple[Axis, ...]  # low: padding before the first element
-    counts: tuple[int, int]  # tiles down and across
+    counts: tuple[Dim, Dim]  # tiles down and across
     size: int
     step: int
 

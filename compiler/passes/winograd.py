@@ -10,6 +10,8 @@ A weight that is constant is transformed when the program is made. One that chan
 as models keep it, for the convolution and for the gradient of its data, and its gradient is written so: rearranging a
 weight takes as long as using it, and the copies would wait for the backward pass.
 
+Where the size of the image is free, the choice is made for a middling one.
+
 Invariant: the choice does not depend on the batch, so neither do the bits of a result.
 """
 
@@ -45,6 +47,7 @@ from ingot.compiler.target import Target
 VECTORS = 2  # of a register tile: a block of output channels
 GROUP = 4  # most blocks of output channels that are computed between two transforms
 CONSTANT_BATCH, CHANGING_BATCH = 1, 16  # that choices are made for, with a constant weight and with another
+FREE_SIZE = 32  # of an image, that choices are made for where it is not known
 
 # Estimates, in the time of one vector multiply-add, from measurements of single layers.
 EFFICIENCY = 0.8  # of the multiply-adds of a direct convolution
@@ -175,7 +178,7 @@ def _best(direct: float, costs: dict[int, float]) -> int | None:
 
 def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> bool:
     plain = op.strides == op.dilation == (1, 1) and op.groups == 1 and op.layout == "channels_last"
-    static = all(isinstance(d, int) for d in (*x.shape[1:], *weight))
+    static = all(isinstance(d, int) for d in (x.shape[-1], *weight))
     padded = all(isinstance(p, int) for side in op.padding for p in side)
     return plain and static and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
 
@@ -203,8 +206,7 @@ def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float
     g = value.args[1]
     _, height, width, outputs = g.shape
     channels = value.shape[-2]
-    assert isinstance(height, int)
-    assert isinstance(width, int)
+    height, width = _likely(height), _likely(width)
     assert isinstance(outputs, int)
     assert isinstance(channels, int)
     lanes, itemsize = target.lanes(value.tensor.dtype.itemsize), value.tensor.dtype.itemsize
@@ -246,7 +248,12 @@ def _sizes(value: Value, target: Target) -> tuple[int, int, int, int, int, int]:
     _, height, width, outputs = value.shape
     batch = CONSTANT_BATCH if is_constant(value.args[1]) else CHANGING_BATCH
     channels = value.args[0].shape[-1]
-    return batch, height, width, outputs, channels, target.lanes(value.tensor.dtype.itemsize)  # type: ignore[return-value]
+    lanes = target.lanes(value.tensor.dtype.itemsize)
+    return batch, _likely(height), _likely(width), outputs, channels, lanes  # type: ignore[return-value]
+
+
+def _likely(size: Dim) -> int:
+    return size if isinstance(size, int) else FREE_SIZE
 
 
 def is_constant(value: Value) -> bool:

@@ -64,13 +64,18 @@ def test_few_tiles_with_a_large_weight_read_the_smaller_transform():
         (f64[1, 28, 28, 64], f64[3, 3, 64, 64], {}),
         (f32[1, 28, 28, 1], f32[3, 3, 1, 8], {}),
         (f32[1, 64, 28, 28], f32[64, 64, 3, 3], {"layout": "channels_first"}),
-        (f32[1, "height", 28, 64], f32[3, 3, 64, 64], {}),
     ],
-    ids=["stride", "dilation", "groups", "5x5", "1x1", "f64", "one channel", "channels first", "symbolic size"],
+    ids=["stride", "dilation", "groups", "5x5", "1x1", "f64", "one channel", "channels first"],
 )  # fmt: skip
 def test_others_stay_as_they_are(x: TensorType, w: TensorType, fields: dict[str, object]):
     graph = graph_of(x, w, **fields)
     assert names(Winograd()(graph)) == ["convolution"]
+
+
+def test_where_the_size_of_the_image_is_free_a_middling_one_decides():
+    assert tiles_of(Winograd()(graph_of(f32[1, "height", "width", 64], f32[3, 3, 64, 64]))) == [4]
+    assert tiles_of(Winograd()(graph_of(f32["n", "height", 28, 64], f32[3, 3, 64, 64]))) == [4]
+    assert tiles_of(Winograd()(graph_of(f32[1, "height", "width", 2], f32[3, 3, 2, 4]))) == []
 
 
 def test_making_the_transform_at_run_time_must_pay():
@@ -175,6 +180,33 @@ def test_bits_do_not_depend_on_batch_or_threads():
     assert np.array_equal(np.asarray(Executable(alone)(x[:1])), whole[:1])
 
 
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+def test_a_free_size_is_computed_for_every_size(target: str):
+    """Also where an image is smaller than a tile, has a last tile that is partly empty, or fills several blocks."""
+    graph = graph_of(f32["n", "height", "width", 24], f32[3, 3, 24, 40])
+    assert tiles_of(Winograd()(graph)) == [4]
+    run = Executable(compile_graph(graph, Options(cache=False, target=target)).program, threads=2)
+    rng = np.random.default_rng(8)
+    weight = graph.constants["w"].astype(np.float64)
+    for shape in ((1, 1, 1), (2, 3, 5), (1, 4, 4), (3, 9, 2), (1, 30, 33), (2, 64, 17), (1, 70, 90)):
+        image = rng.standard_normal((*shape, 24)).astype(np.float32)
+        exact = Convolution(**PLAIN).evaluate(image.astype(np.float64), weight)  # type: ignore[arg-type]
+        found = np.asarray(run(image))
+        assert found.shape == exact.shape
+        assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max(), shape
+
+
+@pytest.mark.parametrize(("channels", "outputs"), [(600, 16), (16, 600)])
+def test_a_block_of_many_channels_has_fewer_tiles(channels: int, outputs: int):
+    """What a block keeps must fit on the stack of a thread."""
+    graph = graph_of(f32[1, "height", "width", channels], f32[3, 3, channels, outputs])
+    program = compile_graph(graph, Options(cache=False)).program
+    image = np.random.default_rng(9).standard_normal((1, 13, 22, channels)).astype(np.float32)
+    weight = graph.constants["w"].astype(np.float64)
+    exact = Convolution(**PLAIN).evaluate(image.astype(np.float64), weight)  # type: ignore[arg-type]
+    assert np.abs(np.asarray(Executable(program)(image)) - exact).max() <= ERROR_BOUND * np.abs(exact).max()
+
+
 # --- the gradient for the weights -----------------------------------------------------------------
 
 
@@ -200,6 +232,7 @@ def test_the_gradient_of_a_weight_is_interpolated():
         (f32[2, 16, 16, 32], 32, ((1, 1), (1, 1))),
         (f32["n", 11, 14, 24], 40, ((1, 1), (1, 1))),
         (f32[3, 9, 10, 40], 17, ((0, 1), (2, 0))),
+        (f32["n", "height", "width", 40], 17, ((1, 1), (1, 1))),
     ],
 )
 def test_the_gradient_of_a_weight_is_within_the_bound(x: TensorType, outputs: int, padding: object):
@@ -266,7 +299,7 @@ def test_a_deep_network_stays_within_the_bound():
 # --- weights that change ---------------------------------------------------------------------------
 
 
-def trained_graph(batch: object, channels: int, outputs: int, size: int = 8) -> Graph:
+def trained_graph(batch: object, channels: int, outputs: int, size: object = 8) -> Graph:
     """A convolution as a model writes it, channels first, and its gradients."""
 
     def loss(x, w):
@@ -287,6 +320,20 @@ def test_a_weight_that_changes_is_read_and_written_as_it_stands():
     (w,) = [v for v in graph.inputs if v.shape == (64, 64, 3, 3)]
     readers = [v for v in graph.body if w in v.args]
     assert all(isinstance(v.op, WinogradConvolution) for v in readers)
+
+
+def test_a_weight_that_changes_is_interpolated_for_every_size():
+    graph = trained_graph("n", 32, 24, "size")
+    exact = compile_graph(graph, Options(cache=False, winograd=False)).program
+    made = compile_graph(graph, Options(cache=False))
+    assert made.assembly is not None
+    assert sum(k.ops[0] == "winograd_convolution" for k in made.assembly.kernels) == 2
+    rng = np.random.default_rng(14)
+    for batch, size in ((1, 2), (3, 7), (2, 19)):
+        x = rng.standard_normal((batch, 32, size, size)).astype(np.float32)
+        w = rng.standard_normal((24, 32, 3, 3)).astype(np.float32)
+        for found, wanted in zip(Executable(made.program, threads=2)(x, w), Executable(exact)(x, w), strict=True):
+            assert np.abs(np.asarray(found) - wanted).max() <= 2 * ERROR_BOUND * np.abs(np.asarray(wanted)).max()
 
 
 def test_a_weight_in_the_usual_order_of_the_compiler_is_read_too():
