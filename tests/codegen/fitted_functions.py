@@ -136,10 +136,10 @@ def logarithm_tables() -> Sequence[Table]:
         return over(0, limit**2, degree, tail, lambda z: ROOT(z) ** power / mpmath.atanh(ROOT(z)))
 
     reduced = high / (2 + high)
-    short = over(-mpf(1) / 31, mpf(1) / 16, 3, square, lambda f: abs(f**2 / mpmath.log1p(f)))
+    short = over(-mpf(1) / 16, mpf(1) / 16, 3, square, lambda f: abs(f**2 / mpmath.log1p(f)))
     return [
         Table("LOGARITHM_CUBIC", "f32", 27, over(low, high, 7, cubic, lambda f: abs(f**3 / mpmath.log1p(f)))),
-        Table("LOGARITHM_SHORT", "f32", 27, short),
+        Table("LOGARITHM_SHORT", "f32", 26, short),
         Table("LOGARITHM_UNIT", "f32", 27, over(0, 1, 8, unit, lambda z: z * z / mpmath.log1p(z))),
         Table("LOGARITHM_UNIT", "f64", 61, series(mpf(1) / 3, 10, 1)),
         Table("LOGARITHM_SERIES", "f64", 57, series(reduced, 6, 1)),

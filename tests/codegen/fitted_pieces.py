@@ -95,16 +95,15 @@ def roots_of_two() -> tuple[tuple[float, ...], tuple[float, ...]]:
 def logarithm_columns() -> tuple[tuple[float, ...], tuple[float, ...]]:
     """For numbers m from 3/4 to 3/2, by their leading bits: c near 1/m, and -log c, of which nothing is lost beyond 2^-15.
 
-    Such c are rare, but any c will do that is near enough. Next to 1, c is 1.
+    Such c are rare, but any c will do that is near enough. Up to a sixteenth from 1, c is 1: results are small there.
     """
-    factors, logarithms = [1.0] * 16, [0.0] * 16
-    for place in range(16):
-        bits = (0x3F800000 if place < 8 else 0x3F000000) + (place << 19)
-        low, high = (struct.unpack("<f", struct.pack("<I", b))[0] for b in (bits, bits + (1 << 19)))
-        if low == 1.0 or high == 1.0:
+    factors, logarithms = [1.0] * pieces.COUNT, [0.0] * pieces.COUNT
+    for place in range(pieces.COUNT):
+        bits = (0x3F800000 if place < pieces.COUNT // 2 else 0x3F000000) + (place << 18)
+        low, high = (struct.unpack("<f", struct.pack("<I", b))[0] for b in (bits, bits + (1 << 18)))
+        if abs((low + high) / 2 - 1.0) < 1 / 16:
             continue
-        middle = (low + high) / 2
-        wanted = round(float(mpmath.log(middle)) * 2**15)
+        wanted = round(float(mpmath.log((low + high) / 2)) * 2**15)
         found = []
         for step in range(wanted - 64, wanted + 65):
             logarithm = mpf(step) / 2**15

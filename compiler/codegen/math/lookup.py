@@ -173,7 +173,7 @@ def log(x: Lanes) -> Lanes:
     """x = 2^e m, log x = e ln 2 - log c + log(1 + r) with r = c m - 1 for a tabulated c near 1/m."""
     m = _fraction(x)
     e = _exponent(x) - _exponent(m)
-    places = m.encoded() >> (F32.fraction_bits - 4)
+    places = m.encoded() >> (F32.fraction_bits - 5)
     factor, logarithm = (_looked_up(places, row) for row in pieces.LOGARITHM)
     r = fma(m, factor, -1.0)
     rest = fma(r * r, polynomial(r, coefficients.LOGARITHM_SHORT["f32"]), r)
