@@ -49,6 +49,11 @@ class Target:
     def is_x86(self) -> bool:
         return self.architecture == "x86_64"
 
+    @property
+    def has_lookup(self) -> bool:
+        """Whether 16 floats are looked up in a register by one instruction, and exponents taken apart (AVX-512)."""
+        return self.is_x86 and self.vector_bytes == 64
+
     def lanes(self, bytes_per_lane: int) -> int:
         """Lanes of one vector register."""
         return self.vector_bytes // bytes_per_lane

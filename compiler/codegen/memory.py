@@ -326,30 +326,35 @@ class Memory:
 
     def _stream(self, buffer: Buffer, pointer: Value, value: Value) -> None:
         """Past the caches. x86 can do so only at aligned addresses, which is known when the program runs. Sixteen
-        bytes are enough, and what NumPy gives every array; whole registers are better."""
+        bytes are enough, and what NumPy gives every array; whole registers are better. Large arrays of NumPy begin
+        sixteen bytes after a line: then registers are made of neighbours, and only both ends are stored in pieces."""
         builder = self.builder
         builder.program.metadata["!0"] = "!{i32 1}"
         self.frame.streams = True
         if not self.frame.target.is_x86:
             self._write(buffer, pointer, value, ", !nontemporal !0")
             return
-        size = value.lanes * buffer.dtype.itemsize
-        cached = f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"
+        size, wide = value.lanes * buffer.dtype.itemsize, self.frame.target.vector_bytes
+        widths = sorted({min(width, size) for width in (wide, STREAMED_BYTES)}, reverse=True)
+        ways = [(width, 0, _whole_pieces(size, width)) for width in widths]
+        if size >= 2 * wide and wide > STREAMED_BYTES:
+            ways.insert(1, (wide, STREAMED_BYTES, _skewed_pieces(size, wide)))
         address = builder.index_convert("ptrtoint", pointer, I64)
         scope, after = builder.scope, builder.new_block("stored")
 
-        def attempt(alignments: Sequence[int]) -> None:
-            """A whole register at once where it is aligned, smaller pieces where those are."""
-            if not alignments:
-                builder.effect(cached)
+        def attempt(ways: Sequence[tuple[int, int, list[tuple[int, int]]]]) -> None:
+            """The first way whose addresses are aligned: registers at once, or smaller pieces."""
+            if not ways:
+                builder.effect(f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}")
                 builder.branch(after)
                 return
-            wide, *others = alignments
-            rest = builder.index_binary("and", address, integer(wide - 1))
-            is_aligned = builder.icmp("==", rest, integer(0), "u")
+            (alignment, skew, parts), *others = ways
+            rest = builder.index_binary("and", address, integer(alignment - 1))
+            is_aligned = builder.icmp("==", rest, integer(skew), "u")
             tested = builder.block
             heads = [builder.enter("streaming", barrier=True).block]
-            builder.effect(f"store {value!r}, ptr {pointer.ref}, align {wide}, !nontemporal !0")
+            for start, count in parts:
+                self._stream_part(buffer, pointer, value, start, count)
             builder.branch(after)
             builder.leave()
             heads.append(builder.enter("unaligned", barrier=True).block)
@@ -357,9 +362,17 @@ class Memory:
             builder.leave()
             builder.cbranch_from(tested, is_aligned, heads[0], heads[1])
 
-        widths = {min(width, size) for width in (self.frame.target.vector_bytes, STREAMED_BYTES)}
-        attempt(sorted(widths, reverse=True))
+        attempt(ways)
         scope.block = after
+
+    def _stream_part(self, buffer: Buffer, pointer: Value, value: Value, start: int, count: int) -> None:
+        """So many bytes of the value, which are aligned in memory."""
+        itemsize = buffer.dtype.itemsize
+        first, lanes = start // itemsize, count // itemsize
+        if lanes < value.lanes:
+            value = self.builder.shuffle(value, None, range(first, first + lanes))
+        place = self.builder.offset(pointer, memory_text(buffer.dtype), integer(first)) if first else pointer
+        self.builder.effect(f"store {value!r}, ptr {place.ref}, align {count}, !nontemporal !0")
 
     def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
         rest, number = self.offset(buffer, index)
@@ -379,6 +392,21 @@ def _moved(rest: Dim, number: int, distance: Dim) -> Parts:
     if isinstance(total, int):
         return 0, number + total
     return total - total.constant, number + total.constant
+
+
+def _whole_pieces(size: int, width: int) -> list[tuple[int, int]]:
+    """(start, bytes) of stores of one width."""
+    return [(start, width) for start in range(0, size, width)]
+
+
+def _skewed_pieces(size: int, wide: int) -> list[tuple[int, int]]:
+    """The same from an address that is `STREAMED_BYTES` past an aligned one: small ones up to the next, whole registers,
+    and a small one."""
+    lead = wide - STREAMED_BYTES
+    small = [(start, STREAMED_BYTES) for start in range(0, lead, STREAMED_BYTES)]
+    whole = [(start, wide) for start in range(lead, size - wide + 1, wide)]
+    end = whole[-1][0] + wide
+    return [*small, *whole, *((start, STREAMED_BYTES) for start in range(end, size, STREAMED_BYTES))]
 
 
 def _pieces(extent: int) -> list[tuple[int, int]]:

@@ -73,10 +73,10 @@ def apply(operation: Operation, name: str, arguments: list[Value]) -> Value:
 
 def elementary(operation: Operation, name: str, *arguments: Value) -> Value:
     """A function of `codegen.math`. Vectors of several registers are worth a look at all of them first."""
-    facts = MathTarget(operation.target.has_fma, operation.target.has_round)
+    facts = MathTarget(operation.target.has_fma, operation.target.has_round, operation.target.has_lookup)
     first = arguments[0]
     wide = first.lanes * operation.dtype.itemsize > operation.target.vector_bytes
-    if wide and name in UNARY and UNARY[name].ordinary is not None:
+    if wide and name in UNARY and UNARY[name].has_ordinary(element_of(first.type), facts):
         return guarded(name, first, facts, operation.builder)
     return recorded(name, tuple(argument.text for argument in arguments), facts).replay(operation.builder, arguments)
 

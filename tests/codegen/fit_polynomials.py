@@ -155,18 +155,19 @@ def nearest(number: mpf, bits: int) -> float:
     return float(np.float32(str(mp.nstr(number, 25)))) if bits == 32 else float(mp.nstr(number, 40))
 
 
-def fit(problem: Problem, bits: int) -> Solution:
+def fit(problem: Problem, bits: int, given: Mapping[int, mpf] | None = None) -> Solution:
     """The best of two roundings: all coefficients at once, or one after the other from the constant term upwards,
-    refitting the rest after each.
+    refitting the rest after each. Coefficients of the numerator that are given are rounded first.
     """
     samples = sample(problem)
-    ideal = minimax(problem, samples, Solution({}))
+    held_first = {power: mpf(nearest(number, bits)) for power, number in (given or {}).items()}
+    ideal = minimax(problem, samples, Solution(dict(held_first)))
     at_once = Solution(
         {k: mpf(nearest(v, bits)) for k, v in ideal.numerator.items()},
         {k: mpf(nearest(v, bits)) for k, v in ideal.denominator.items()},
     )
     at_once.error = worst_error(at_once, samples)
-    in_turn = Solution({})
+    in_turn = Solution(dict(held_first))
     for power in sorted({*problem.numerator, *problem.denominator}):
         for powers, held, top in (
             (problem.numerator, in_turn.numerator, True),

@@ -83,9 +83,9 @@ def odd(limit: mpf, degree: int, function: Function, below: int = 0) -> Problem:
 
 
 def exponential_tables() -> Sequence[Table]:
-    def exponential(degree: int) -> Problem:
+    def exponential(degree: int, limit: mpf = HALF_LN_2) -> Problem:
         return over(
-            -HALF_LN_2, HALF_LN_2, degree,
+            -limit, limit, degree,
             lambda r: (mpmath.expm1(r) - r) / r**2, lambda r: r**2 / mpmath.exp(r),
         )  # fmt: skip
 
@@ -102,6 +102,7 @@ def exponential_tables() -> Sequence[Table]:
     return [
         Table("EXPONENTIAL", "f32", 28, exponential(4)),
         Table("EXPONENTIAL", "f64", 58, exponential(10)),
+        Table("EXPONENTIAL_SHORT", "f32", 29, exponential(1, HALF_LN_2 / 16)),
         Table("POWER_OF_TWO", "f32", 28, power_tail(4)),
         Table("POWER_OF_TWO", "f64", 58, power_tail(10)),
         Table("POWER_OF_TWO_SHORT", "f32", 23, short),
@@ -118,6 +119,9 @@ def logarithm_tables() -> Sequence[Table]:
     def cubic(f: mpf) -> mpf:
         return (mpmath.log1p(f) - f + f * f / 2) / f**3
 
+    def square(f: mpf) -> mpf:
+        return (mpmath.log1p(f) - f) / f**2
+
     def unit(z: mpf) -> mpf:
         return (mpmath.log1p(z) - z) / z**2
 
@@ -132,8 +136,10 @@ def logarithm_tables() -> Sequence[Table]:
         return over(0, limit**2, degree, tail, lambda z: ROOT(z) ** power / mpmath.atanh(ROOT(z)))
 
     reduced = high / (2 + high)
+    short = over(-mpf(1) / 16, mpf(1) / 16, 3, square, lambda f: abs(f**2 / mpmath.log1p(f)))
     return [
         Table("LOGARITHM_CUBIC", "f32", 27, over(low, high, 7, cubic, lambda f: abs(f**3 / mpmath.log1p(f)))),
+        Table("LOGARITHM_SHORT", "f32", 26, short),
         Table("LOGARITHM_UNIT", "f32", 27, over(0, 1, 8, unit, lambda z: z * z / mpmath.log1p(z))),
         Table("LOGARITHM_UNIT", "f64", 61, series(mpf(1) / 3, 10, 1)),
         Table("LOGARITHM_SERIES", "f64", 57, series(reduced, 6, 1)),

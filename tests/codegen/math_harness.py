@@ -16,9 +16,12 @@ import numpy as np
 from llvmlite import ir
 
 from ingot.compiler.codegen import math
+from ingot.compiler.target import Target
 
 FUSED = math.MathTarget(has_fma=True, has_round=True)
 BASELINE = math.MathTarget(has_fma=False, has_round=False)
+LOOKUP = math.MathTarget(has_fma=True, has_round=True, has_lookup=True)
+RUNNABLE = (FUSED, BASELINE, *([LOOKUP] if Target.host().has_lookup else []))
 DTYPES = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 REAL_TYPES = {"f32": ir.FloatType(), "f64": ir.DoubleType()}
 INTEGERS = {"f32": np.dtype(np.uint32), "f64": np.dtype(np.uint64)}

@@ -356,18 +356,23 @@ def test_a_store_is_seen_by_later_loads() -> None:
     agree([function], {"order": [np.ones(3, np.float32), np.zeros((3, 4), np.float32)]})
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-def test_streaming_stores(shift: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("width", [8, 64])
+@pytest.mark.parametrize("shift", [0, 1, 4, 8, 12])
+def test_streaming_stores(shift: int, width: int, rng: np.random.Generator) -> None:
     x, y = Buffer("x", f32, (N,)), Buffer("y", f32, (N,))
-    body = serial(N // 8, lambda b: vector(8, lambda v: Store(y, (8 * b + v,), Load(x, (8 * b + v,)), True)))
+    body = serial(
+        N // width, lambda b: vector(width, lambda v: Store(y, (width * b + v,), Load(x, (width * b + v,)), True))
+    )
     function = Function("stream", (x, y), (body,))
     native = Native([function])
-    data = rng.standard_normal(64).astype(np.float32)
-    memory = np.zeros(64 + 32, np.float32)
+    data = rng.standard_normal(128).astype(np.float32)
+    memory = np.zeros(128 + 48, np.float32)
     start = (-memory.ctypes.data // 4) % 16 + shift
-    found = memory[start : start + 64]
-    assert native("stream", data, found, dims=[64]) is None
+    found = memory[start : start + 128]
+    assert native("stream", data, found, dims=[128]) is None
     np.testing.assert_array_equal(found, data)
+    assert not memory[:start].any()
+    assert not memory[start + 128 :].any()
     assert "!nontemporal" in native.kernels["stream"].text
 
 

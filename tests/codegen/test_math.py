@@ -12,16 +12,20 @@ import pytest
 from llvmlite import ir
 
 from ingot.compiler.codegen import math
+from ingot.compiler.codegen.math import pieces
 from tests.codegen.fit_polynomials import sample, worst_error
 from tests.codegen.fitted_functions import Table, all_tables
+from tests.codegen.fitted_pieces import TABLES, Pieces
 from tests.codegen.math_harness import (
     BASELINE,
     DTYPES,
     FUSED,
     INTEGERS,
+    LOOKUP,
     MULTIPLE_PRECISION,
     NUMPY,
     REAL_TYPES,
+    RUNNABLE,
     WITHOUT_NUMPY,
     arity,
     emit,
@@ -35,7 +39,7 @@ from tests.codegen.math_harness import (
 )
 
 FORMS = ("f32", "f64")
-TARGETS = (FUSED, BASELINE)
+TARGETS = RUNNABLE
 EXACT = [name for (name, form), bound in math.ULP.items() if form == "f32" and bound == 0.0]
 INEXACT_UNARY = [name for name in math.UNARY if name not in EXACT]
 INEXACT_BINARY = [name for name in math.BINARY if name not in EXACT]
@@ -289,7 +293,7 @@ def test_every_width_gives_the_same_bits(name: str, form: str) -> None:
     arguments = [np.random.default_rng(seed).permutation(values) for seed in range(arity(name))]
     for target in TARGETS:
         scalar = kernel(name, form, 0, target)(*arguments)
-        for width in (4, 8, 16) if target is FUSED else (4,):
+        for width in (4, 8, 16, 24, 64) if target is not BASELINE else (4,):
             assert same_bits(kernel(name, form, width, target)(*arguments), scalar).all(), width
 
 
@@ -300,12 +304,20 @@ def test_ordinary_arguments_are_most_and_their_form_gives_the_same_bits(name: st
     domain = domain_values(name, 3000, 15).astype(DTYPES[form])
     x = np.concatenate([random_values(form, 30000, 14), domain, special_values(form)])
     moderate = (x > 0.001) & (x < 80.0)
-    for target in TARGETS:
+    for target in (FUSED, BASELINE):
         usual = kernel(f"is_ordinary {name}", form, 8, target)(np.repeat(x, 8))[::8] == 1.0
         assert usual[moderate].all()
         assert not usual[~np.isfinite(x)].any()
         shorter = kernel(f"ordinary {name}", form, 8, target)(x)
         assert same_bits(shorter, kernel(name, form, 8, target)(x))[usual].all()
+
+
+def test_functions_that_look_up_have_no_form_for_ordinary_arguments() -> None:
+    exp = math.UNARY["exp"]
+    assert exp.has_ordinary(REAL_TYPES["f32"], FUSED)
+    assert exp.has_ordinary(REAL_TYPES["f64"], LOOKUP)
+    assert not exp.has_ordinary(REAL_TYPES["f32"], LOOKUP)
+    assert not math.UNARY["tanh"].has_ordinary(REAL_TYPES["f32"], FUSED)
 
 
 def all_functions(width: int, target: math.MathTarget, triple: str) -> ir.Module:
@@ -346,6 +358,7 @@ OBJECT_TARGETS = {
     "sse4": ("x86_64-linux-gnu", "x86-64-v2", 4, math.MathTarget(has_fma=False, has_round=True)),
     "avx2": ("x86_64-linux-gnu", "x86-64-v3", 8, FUSED),
     "avx512": ("x86_64-linux-gnu", "x86-64-v4", 16, FUSED),
+    "lookup": ("x86_64-linux-gnu", "x86-64-v4", 16, LOOKUP),
     "neon": ("aarch64-linux-gnu", "generic", 4, FUSED),
     "scalar": ("aarch64-linux-gnu", "generic", 1, FUSED),
 }
@@ -400,6 +413,19 @@ def test_coefficients_approximate_what_they_claim(table: Table) -> None:
     problem = table.problem.thinned(40)
     with mpmath.workdps(40):
         assert worst_error(table.stored(), sample(problem)) < mpmath.mpf(2) ** -table.bits
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_pieces_approximate_what_they_claim(table: Pieces) -> None:
+    with mpmath.workdps(40):
+        assert max(table.errors(grid=24)) < mpmath.mpf(2) ** -table.bits
+
+
+def test_logarithms_of_tabulated_factors_are_short_numbers() -> None:
+    """So that their sum with a multiple of the high part of ln 2 is exact; what is lost of them hardly counts."""
+    for factor, logarithm in zip(*pieces.LOGARITHM, strict=True):
+        assert logarithm * 2**15 == round(logarithm * 2**15)
+        assert abs(mpmath.log(factor) + logarithm) < 2.0**-29
 
 
 @pytest.mark.parametrize("name", ["EXPONENTIAL", "SINE"])

@@ -25,6 +25,7 @@ from ingot.compiler.codegen.math import (
     gamma,
     inverse_trigonometric,
     logarithm,
+    lookup,
     power,
     rounding,
     trigonometric,
@@ -65,12 +66,24 @@ class Elementary:
     f32_bound: float
     f64_bound: float
     ordinary: Ordinary | None = None
+    lookup: Callable[[Lanes], Lanes] | None = None
+    """f32 on targets with ``has_lookup``; there is no other form for ordinary arguments then."""
+
+    def has_ordinary(self, element: ir.Type, target: MathTarget) -> bool:
+        return self.ordinary is not None and not self.looks_up(element, target)
+
+    def looks_up(self, element: ir.Type, target: MathTarget) -> bool:
+        return self.lookup is not None and target.has_lookup and element == F32.real_type
 
 
 def _both(
-    function: Callable[..., Lanes], f32_bound: float, f64_bound: float, ordinary: Ordinary | None = None
+    function: Callable[..., Lanes],
+    f32_bound: float,
+    f64_bound: float,
+    ordinary: Ordinary | None = None,
+    lookup: Callable[[Lanes], Lanes] | None = None,
 ) -> Elementary:
-    return Elementary(function, function, f32_bound, f64_bound, ordinary)
+    return Elementary(function, function, f32_bound, f64_bound, ordinary, lookup)
 
 
 def _exact(function: Callable[..., Lanes]) -> Elementary:
@@ -78,18 +91,18 @@ def _exact(function: Callable[..., Lanes]) -> Elementary:
 
 
 UNARY: dict[str, Elementary] = {
-    "exp": _both(exponential.exp, 1.2, 1.2, Ordinary(exponential.exp_of_ordinary, exponential.size_for_exp)),
+    "exp": _both(exponential.exp, 1.2, 1.2, Ordinary(exponential.exp_of_ordinary, exponential.size_for_exp), lookup.exp),
     "exp2": _both(exponential.exp2, 1.1, 1.1),
     "expm1": _both(exponential.expm1, 1.3, 1.3),
     "sinh": _both(exponential.sinh, 1.5, 1.5),
     "cosh": _both(exponential.cosh, 1.7, 1.7),
-    "tanh": _both(exponential.tanh, 2.1, 2.2),
+    "tanh": _both(exponential.tanh, 2.1, 2.2, lookup=lookup.tanh),
     "sigmoid": _both(exponential.sigmoid, 2.1, 2.1),
     "softplus": _both(exponential.softplus, 2.4, 2.4),
-    "erf": Elementary(error_function.erf_f32, error_function.erf_f64, 1.7, 1.0),
+    "erf": Elementary(error_function.erf_f32, error_function.erf_f64, 1.7, 1.0, lookup=lookup.erf),
     "erfc": Elementary(error_function.erfc_f32, error_function.erfc_f64, 0.51, 0.8),
-    "gelu": Elementary(error_function.gelu_f32, error_function.gelu_f64, 2.7, 1.3),
-    "log": _both(logarithm.log, 1.0, 1.0, Ordinary(logarithm.log_of_ordinary, logarithm.size_for_log)),
+    "gelu": Elementary(error_function.gelu_f32, error_function.gelu_f64, 2.7, 1.3, lookup=lookup.gelu),
+    "log": _both(logarithm.log, 1.0, 1.0, Ordinary(logarithm.log_of_ordinary, logarithm.size_for_log), lookup.log),
     "log2": _both(logarithm.log2, 1.0, 1.0),
     "log10": _both(logarithm.log10, 1.0, 1.0),
     "log1p": _both(logarithm.log1p, 1.0, 1.0),
@@ -173,6 +186,9 @@ def _emit(
         types = ", ".join(str(operand.type) for operand in operands)
         raise TypeError(f"{name} of {types}: needs float or double, or vectors of them, all of one type")
     lanes = [_lanes(builder, target, operand) for operand in operands]
+    if function.looks_up(element, target):
+        assert function.lookup is not None
+        return function.lookup(*lanes).value
     return (function.f32 if element == F32.real_type else function.f64)(*lanes).value
 
 

@@ -22,6 +22,12 @@ EXPONENTIAL: dict[str, tuple[float, ...]] = {
         2.0977821441101465e-09,
     ),
 }
+EXPONENTIAL_SHORT: dict[str, tuple[float, ...]] = {
+    "f32": (
+        0.5000161528587341,
+        0.16666719317436218,
+    ),
+}
 POWER_OF_TWO: dict[str, tuple[float, ...]] = {
     "f32": (
         0.24022647738456726,
@@ -94,6 +100,14 @@ LOGARITHM_CUBIC: dict[str, tuple[float, ...]] = {
         -0.13160738348960876,
         0.12768861651420593,
         -0.0764174610376358,
+    ),
+}
+LOGARITHM_SHORT: dict[str, tuple[float, ...]] = {
+    "f32": (
+        -0.49999919533729553,
+        0.3333323299884796,
+        -0.2508144974708557,
+        0.20079226791858673,
     ),
 }
 LOGARITHM_UNIT: dict[str, tuple[float, ...]] = {

@@ -26,6 +26,8 @@ class MathTarget:
     """``llvm.fma`` is one instruction; otherwise it would be a library call and is never emitted."""
     has_round: bool
     """``llvm.floor`` and its relatives are one instruction (SSE4.1, NEON); otherwise they would be library calls."""
+    has_lookup: bool = False
+    """A register holds 16 floats, and instructions look one up for each lane and take exponents apart (AVX-512)."""
 
 
 @dataclass(frozen=True)
