@@ -81,7 +81,7 @@ class Prepack(Pass):
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
-        if column is None or _is_stored(w) or not _is_fixed(w, fixed):
+        if column is None or _is_stored(w) or not is_fixed(w, fixed):
             return None
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
@@ -110,7 +110,7 @@ class Prepack(Pass):
     ) -> Value | None:
         """convolution(x, w) -> reshape(blocked_convolution(x, blocks of w))"""
         x, w = value.args
-        if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not _is_fixed(w, fixed):
+        if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not is_fixed(w, fixed):
             return None
         *inner, extent = w.tensor.static_shape
         block = self._block(extent, math.prod(inner), VECTORS_OF_TILE, value.tensor.dtype)
@@ -190,7 +190,7 @@ def _column(op: Contract) -> str | None:
     return last
 
 
-def _is_fixed(value: Value, fixed: set[str]) -> bool:
+def is_fixed(value: Value, fixed: set[str]) -> bool:
     """Whether a value is computed from the fixed inputs only, and from at least one."""
     seen: set[Value] = set()
     stack = [value]
@@ -233,9 +233,9 @@ def _carries_product(value: Value) -> bool:
 
 
 def sink_reshape(builder: Builder, value: Value) -> Value | None:
-    """f(reshape(blocks), y) -> reshape(f(blocks, reshape(y)))"""
+    """f(reshape(blocks), y) -> reshape(f(blocks, reshape(y))); integers are widened by the product that reads them"""
     sources = [s for a in value.args if (s := _blocks_of(a)) is not None]
-    if not sources or any(s.shape != sources[0].shape for s in sources):
+    if not sources or _is_narrow(value) or any(s.shape != sources[0].shape for s in sources):
         return None
     shape = sources[0].shape
     args = []

@@ -258,16 +258,16 @@ def dynamic_quantize_lstm(
     r_zero: Tensor,
 ) -> Any:
     """Weights [directions, input, gates] are codes; inputs and states are rounded to codes of their own range before
-    they are multiplied. Products of codes and their sums are whole numbers, which floats represent exactly."""
+    they are multiplied, and products of codes are added as integers."""
+    parameters = {id(w): (w_scale, w_zero), id(r): (r_scale, r_zero)}
 
-    def weights(codes: Tensor, scale: Tensor, zero: Tensor) -> Any:
-        shape = (codes.shape[0], 1, scale.type.size // codes.shape[0])
-        centred = codes.cast(i32) - zero.cast(i32).reshape(*shape)
-        return (centred.cast(f32) * scale.reshape(*shape)).swapaxes(1, 2)
-
-    def rounded(value: Any) -> Any:
+    def product(value: Any, weight: Any, direction: int) -> Any:
+        weight_scale, weight_zero = (
+            parameter.reshape(weight.shape[0], parameter.type.size // weight.shape[0])[direction]
+            for parameter in parameters[id(weight)]
+        )
         codes, scale, zero = dynamic_quantize_linear(op, value)
-        return (codes.cast(f32) - zero.cast(f32)) * scale
+        total = integer_product(codes, weight[direction], zero, weight_zero)
+        return total.cast(f32) * (scale * weight_scale)
 
-    codes = weights(w, w_scale, w_zero), weights(r, r_scale, r_zero)
-    return lstm(op, x, *codes, b, lengths, initial_h, initial_c, peepholes, rounded)
+    return lstm(op, x, w, r, b, lengths, initial_h, initial_c, peepholes, product)
