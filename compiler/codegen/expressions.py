@@ -126,6 +126,9 @@ class Expressions:
             case Bitcast(value, dtype):
                 return convert.bitcast(frame.builder, self._value(value), value.dtype, dtype)
             case IndexValue(dim, dtype):
+                known = frame.indices.resolve(dim)
+                if isinstance(known, int) and dtype.is_integer and 0 <= known < 1 << (dtype.bits - 1):
+                    return number(known, dtype)
                 return convert.convert(frame.builder, frame.target, frame.indices.lanes(dim), i64, dtype)
             case BoundedIndex():
                 return self._bounded(node, self._value(node.value))

@@ -327,6 +327,9 @@ def _or(op: Operation, x: Value, y: Value) -> Value:
 def _shift(op: Operation, x: Value, y: Value, code: Callable[[Value, Value], Value], beyond: Value) -> Value:
     """Shifts by the width or more, negative counts included, give `beyond`."""
     builder, bits = op.builder, op.dtype.bits
+    known = number_of(y)
+    if known is not None and 0 <= known < bits:
+        return code(x, op.number(x, known))
     too_far = builder.icmp(">=", y, op.number(y, bits), "u")
     count = builder.and_(convert(builder, op.target, y, op.second, op.dtype), op.number(x, bits - 1))
     return builder.select(too_far, beyond, code(x, count))

@@ -25,6 +25,7 @@ from ingot.compiler.ops.contraction import Block, Contract, Deinterleave, Interl
 from ingot.compiler.ops.control import Scan
 from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
+from ingot.compiler.ops.packed import Unpack
 from ingot.compiler.ops.structure import Broadcast, Reshape, Transpose
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
@@ -147,7 +148,7 @@ class Prepack(Pass):
 
 def _is_stored(w: Value) -> bool:
     """Whether a weight has its order already."""
-    return isinstance((w.args[0] if isinstance(w.op, Cast) else w).op, Unblock | Deinterleave)
+    return isinstance((w.args[0] if isinstance(w.op, Cast) else w).op, Unblock | Deinterleave | Unpack)
 
 
 def _given(value: Value) -> DType | None:

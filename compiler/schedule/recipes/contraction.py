@@ -52,6 +52,8 @@ WIDEST_BLOCK = 4096  # columns of a block
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
 STREAMED_ROWS = 6  # most rows for which the right operand is read as it is stored
+STREAMED_COST = 8  # cycles of a vector of it, at most
+DECODED_VECTORS = 4  # of a tile whose right operand is made of several others: these take registers too
 STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the left operand stay in registers, and else
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 MOST_VECTORS = 8  # of a register tile: a single row
@@ -157,6 +159,9 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
     streamed = options.decisions.get("streamed", _streamed(found, columns, target))
+    if streamed and "vectors" not in options.decisions and len(scalars.loads(found.right)) > 1:
+        vectors = min(vectors, DECODED_VECTORS)
+        columns = vectors * width
     pack_left = not streamed and _pack_left(found, columns)
     along = any(scalars.stride(load, form.reduced[-1]) in (1, found.elements) for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
@@ -242,7 +247,7 @@ def _stored(found: Contraction) -> tuple[Load | None, int]:
     """The right operand's place in memory, and how far apart columns are: an element, or several for words of
     narrow integers that are stored side by side."""
     match found.right:
-        case Load() as load:
+        case (Load() as load) | Cast(Load() as load):
             return load, 1
         case Apply(function, (Cast(Load() as load), *_)) if function.name in ("pair", "quad"):
             return load, found.elements
@@ -256,8 +261,8 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     right, lane = found.right, found.form.kept[-1]
     width = target.lanes(found.form.accumulations[0].dtype.itemsize)
     single = symbolic.less_equal(_product(found.form, found.row_axes), rows) is True
-    if single and found.product != "mul":
-        return False  # words of a single tile of rows are made once either way
+    if single and (found.product != "mul" or _is_converted(found, width)):
+        return False  # what a single tile of rows reads is made once either way
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.group_stride(right, lane, width) == 1):
         return True
     if scalars.stride(right, lane) is None:
@@ -274,6 +279,13 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
         for index in right.index
     )
     return not overlaps
+
+
+def _is_converted(found: Contraction, width: int) -> bool:
+    """Whether a vector of the right operand takes a few instructions to make of vectors in memory."""
+    lane, loads = found.form.kept[-1], scalars.loads(found.right)
+    contiguous = bool(loads) and all(scalars.group_stride(load, lane, width) == 1 for load in loads)
+    return contiguous and scalars.cost(found.right) <= STREAMED_COST
 
 
 def _packed_panels(found: Contraction) -> int:
@@ -305,7 +317,7 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
     if not isinstance(rows, int) or rows > STREAMED_ROWS:
         return False
     loads = scalars.loads(right)
-    converted = isinstance(right, Cast) and isinstance(right.value, Load)  # as it is read, which hides behind memory
+    converted = scalars.cost(right) <= STREAMED_COST  # as it is read, which hides behind memory
     plain = _is_plain(right, found) or found.product != "mul" or converted
     if not plain or not loads or any(scalars.stride(load, form.kept[-1]) != 1 for load in loads):
         return False

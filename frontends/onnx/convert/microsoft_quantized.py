@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ingot.compiler.ops.base import normalize_axis
 from ingot.compiler.ops.contraction import contract
 from ingot.compiler.ops.contraction import matmul as contracted
 from ingot.compiler.ops.movement import concat
+from ingot.compiler.ops.packed import Unpack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.convolution import average_pool_
@@ -204,6 +206,10 @@ def matmul_n_bits(
         centre = _unpacked(zeros.reshape(rows, 1, -1), bits, blocks)[:, 0]
     else:
         centre = zeros.reshape(rows, blocks)
+    if a.dtype == scales.dtype == f32 and block % (32 // bits) == 0:
+        weight = _in_words(op, codes.reshape(rows, -1), scales.reshape(rows, blocks), centre, Unpack(columns, bits, block))
+        product = contracted(a, weight)
+        return product if bias is None else product + bias
     # codes without their zero point are small integers: the product with the scales is left to the program
     centred = (codes.astype(np.float32) - centre.astype(np.float32)[:, :, None]).astype(np.int8 if zeros is None or zeros.dtype == np.uint8 else np.float32)
     weight = op.constant(centred).cast(a.dtype) * scales.cast(a.dtype).reshape(rows, blocks, 1)
@@ -211,6 +217,17 @@ def matmul_n_bits(
     letters = "abcde"[: a.rank - 1]
     product = contract(a, letters + "k", weight, "nk", letters + "n")
     return product if bias is None else product + bias
+
+
+def _in_words(op: Call, codes: np.ndarray, scales: Tensor, zeros: np.ndarray, unpack: Unpack) -> Any:
+    """The weight [k, n] of codes [n, k]: words of neighbours along k, which the product itself decodes."""
+    count = -(-unpack.rows // unpack.per_word)
+    apart = codes[:, : count * unpack.per_word].reshape(len(codes), count, unpack.per_word).astype(np.uint32)
+    words = np.bitwise_or.reduce(apart << (np.arange(unpack.per_word, dtype=np.uint32) * unpack.bits), -1)
+    data, factors = op.constant(np.ascontiguousarray(words.T)), scales.swapaxes(0, 1)
+    if zeros.size and (zeros == zeros.flat[0]).all() and float(zeros.flat[0]).is_integer():
+        return data.apply(replace(unpack, zero=int(zeros.flat[0])), factors)
+    return data.apply(unpack, factors, op.constant(np.ascontiguousarray(zeros.T.astype(np.float32))))
 
 
 def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
