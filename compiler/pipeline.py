@@ -51,6 +51,7 @@ from ingot.compiler.passes.rewriting import Pass
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
+from ingot.compiler.passes.zero_points import ZeroPoints
 from ingot.compiler.prologue import Prologue
 from ingot.compiler.rematerialise import fit
 from ingot.compiler.report import KeptReport, build_report, without_sources
@@ -72,6 +73,7 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
+    ZeroPoints(),  # while convolutions are whole, after transposes have met
     Pointwise(),  # convolutions are final: norms are in the weights, gradients are convolutions too
     Winograd(),  # for the same reason
     Prepack(),  # last of the rewrites: nothing after it looks at contractions

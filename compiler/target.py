@@ -36,6 +36,7 @@ class Target:
     has_mask: bool  # loads and stores of 32- and 64-bit lanes take a mask
     has_narrow_mask: bool  # so do those of 8- and 16-bit lanes
     has_gather: bool  # a gather is worth more than scalar loads
+    has_quads: bool = False  # four products of 8-bit integers, unsigned by signed, are added to 32 bits at once
     l1_bytes: int = 32 << 10
     l2_bytes: int = 512 << 10
     l3_bytes: int = 8 << 20
@@ -122,6 +123,7 @@ def _target(
         has_mask="avx2" in present,
         has_narrow_mask=wide,
         has_gather=wide,
+        has_quads="avx512vnni" in present if wide else "avxvnni" in present,
         l1_bytes=l1_bytes,
         l2_bytes=l2_bytes,
         l3_bytes=l3_bytes,

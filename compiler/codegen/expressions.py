@@ -9,7 +9,7 @@ deep; only lazy arms and run-time indices recurse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ingot.compiler.codegen import convert
@@ -126,6 +126,9 @@ class Expressions:
             case Bitcast(value, dtype):
                 return convert.bitcast(frame.builder, self._value(value), value.dtype, dtype)
             case IndexValue(dim, dtype):
+                known = frame.indices.resolve(dim)
+                if isinstance(known, int) and dtype.is_integer and 0 <= known < 1 << (dtype.bits - 1):
+                    return number(known, dtype)
                 return convert.convert(frame.builder, frame.target, frame.indices.lanes(dim), i64, dtype)
             case BoundedIndex():
                 return self._bounded(node, self._value(node.value))
@@ -146,8 +149,8 @@ class Expressions:
             compared = self._compare_indices(name, *node.args)
             if compared is not None:
                 return compared
-        if name == "pair":
-            word = self._neighbours(*node.args)
+        if name in ("pair", "quad"):
+            word = self._neighbours(node.args) or self._interleaved(node.args)
             if word is not None:
                 return word
         arguments = [self._value(argument) for argument in node.args]
@@ -155,22 +158,39 @@ class Expressions:
             arguments = [self.frame.splat(argument) for argument in arguments]
         return apply(self._operation(node), name, arguments)
 
-    def _neighbours(self, low: Scalar, high: Scalar) -> Value | None:
-        """Words of two neighbours in memory, for lanes side by side: one vector of all of them, widened at once."""
+    def _neighbours(self, parts: Sequence[Scalar]) -> Value | None:
+        """Words of neighbours in memory, for lanes side by side: one vector of all of them, widened at once."""
         frame = self.frame
-        if frame.lanes is None or frame.active() is not None or not (isinstance(low, Cast) and isinstance(high, Cast)):
+        if frame.lanes is None or frame.active() is not None:
             return None
-        first, second = low.value, high.value
-        if not (isinstance(first, Load) and isinstance(second, Load) and first.buffer is second.buffer):
+        loads = [part.value for part in parts if isinstance(part, Cast) and isinstance(part.value, Load)]
+        if len(loads) < len(parts) or any(load.buffer is not loads[0].buffer for load in loads):
             return None
-        half = {16: i16, 32: i32}.get(low.dtype.bits // 2)
-        if half is None or first.dtype.bits > half.bits or first.buffer.space == "register":
+        first, word = loads[0], parts[0].dtype
+        size = word.bits // len(parts)
+        part = first.dtype if first.dtype.bits == size else {16: i16, 32: i32}.get(size)
+        if part is None or not first.dtype.is_integer or first.dtype.bits > size or first.buffer.space == "register":
             return None
-        found = self.memory.load_neighbours(first.buffer, first.index, second.index)
+        found = self.memory.load_neighbours(first.buffer, [load.index for load in loads])
         if found is None:
             return None
-        wide = convert.convert(frame.builder, frame.target, found, first.dtype, half)
-        return frame.builder.bitcast(wide, register_type(low.dtype, frame.lanes.width))
+        wide = convert.convert(frame.builder, frame.target, found, first.dtype, part)
+        return frame.builder.bitcast(wide, register_type(word, frame.lanes.width))
+
+    def _interleaved(self, parts: Sequence[Scalar]) -> Value | None:
+        """Words of four 8-bit values in lanes: their bytes in another order."""
+        frame = self.frame
+        narrow = [part.value for part in parts if isinstance(part, Cast) and part.value.dtype.bits == 8]
+        if frame.lanes is None or len(parts) != 4 or len(narrow) < 4 or any(not n.dtype.is_integer for n in narrow):
+            return None
+        values = [self._value(each) for each in narrow]
+        if not any(value.lanes for value in values):
+            return None
+        a, b, c, d = map(frame.splat, values)
+        builder, width = frame.builder, frame.lanes.width
+        low, high = (builder.shuffle(*each, range(2 * width)) for each in ((a, b), (c, d)))
+        order = [n % 4 * width + n // 4 for n in range(4 * width)]
+        return builder.bitcast(builder.shuffle(low, high, order), register_type(parts[0].dtype, width))
 
     def _operation(self, node: Apply) -> Operation:
         first = node.args[1 if node.function.name == "select" else 0].dtype

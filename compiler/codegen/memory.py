@@ -87,13 +87,14 @@ class Memory:
             return self._load_one(buffer, *offset) if is_safe else self._load_if_any(buffer, offset, mask)
         return self._load_lanes(buffer, offset, mask)
 
-    def load_neighbours(self, buffer: Buffer, index: Index, following: Index) -> Value | None:
-        """The elements at two indices in every lane, alternating: where they are all side by side."""
-        (rest, number), (other, next_number) = self.offset(buffer, index), self.offset(buffer, following)
+    def load_neighbours(self, buffer: Buffer, places: Sequence[Index]) -> Value | None:
+        """The elements at some indices in every lane, in turn: where they are all side by side."""
+        offsets, count = [self.offset(buffer, index) for index in places], len(places)
+        rest, number = offsets[0]
         stride, first = self.frame.indices.affine(rest)
-        if rest != other or next_number != number + 1 or stride != 2 or self.frame.lanes is None:
+        if offsets != [(rest, number + n) for n in range(count)] or stride != count or self.frame.lanes is None:
             return None
-        return self._read_vector(buffer, self.pointer(buffer, first, number), 2 * self.frame.lanes.width)
+        return self._read_vector(buffer, self.pointer(buffer, first, number), count * self.frame.lanes.width)
 
     def _load_one(self, buffer: Buffer, rest: Dim, number: int) -> Value:
         return self._read_vector(buffer, self.pointer(buffer, rest, number), 0)

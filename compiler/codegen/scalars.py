@@ -327,6 +327,9 @@ def _or(op: Operation, x: Value, y: Value) -> Value:
 def _shift(op: Operation, x: Value, y: Value, code: Callable[[Value, Value], Value], beyond: Value) -> Value:
     """Shifts by the width or more, negative counts included, give `beyond`."""
     builder, bits = op.builder, op.dtype.bits
+    known = number_of(y)
+    if known is not None and 0 <= known < bits:
+        return code(x, op.number(x, known))
     too_far = builder.icmp(">=", y, op.number(y, bits), "u")
     count = builder.and_(convert(builder, op.target, y, op.second, op.dtype), op.number(x, bits - 1))
     return builder.select(too_far, beyond, code(x, count))
@@ -374,6 +377,36 @@ def _dot_pairs(op: Operation, x: Value, y: Value) -> Value:
     return builder.add(builder.mul(a, c), builder.mul(b, d))
 
 
+# --- words of four
+
+
+def _quad(op: Operation, *parts: Value) -> Value:
+    builder, size = op.builder, op.dtype.bits // 4
+    word, *others = (builder.and_(part, op.number(part, (1 << size) - 1)) for part in parts)
+    for n, part in enumerate(others, 1):
+        word = builder.or_(word, builder.shl(part, op.number(part, n * size)))
+    return word
+
+
+_DOT_QUADS = {4: "128", 8: "256", 16: "512"}  # the instruction for words of 32 bits by lanes
+
+
+def _dot_quads(op: Operation, unsigned: Value, signed: Value, total: Value) -> Value:
+    builder, size = op.builder, op.dtype.bits // 4
+    known = op.target.has_quads and op.dtype.bits == 32 and 4 * total.lanes <= op.target.vector_bytes
+    name = _DOT_QUADS.get(total.lanes) if known else None
+    if name is not None:
+        text = total.text  # LLVM 22 prefers operands of 8 bits and takes words, older ones take words only
+        function = builder.program.declare(f"llvm.x86.avx512.vpdpbusd.{name}", text, f"{text}, {text}, {text}")
+        body = f"call {text} {function}({total!r}, {unsigned!r}, {signed!r})"
+        return builder.pure(total.type, text, body, (total, unsigned, signed))
+    for n in range(4):
+        x = builder.and_(builder.lshr(unsigned, op.number(unsigned, n * size)), op.number(unsigned, (1 << size) - 1))
+        y = builder.ashr(builder.shl(signed, op.number(signed, (3 - n) * size)), op.number(signed, 3 * size))
+        total = builder.add(total, builder.mul(x, y))
+    return total
+
+
 # --- tests
 
 
@@ -401,6 +434,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "rsqrt": lambda op, x: op.builder.fdiv(op.number(x, 1), op.intrinsic("sqrt", x)),
     "copysign": lambda op, x, y: op.intrinsic("copysign", x, y),
     "and": _and, "or": _or, "pair": _pair, "dot_pairs": _dot_pairs,
+    "quad": _quad, "dot_us": _dot_quads, "dot_su": lambda op, x, y, z: _dot_quads(op, y, x, z),
     "xor": lambda op, x, y: op.builder.xor(x, y),
     "eq": _comparison("=="), "ne": _comparison("!="), "lt": _comparison("<"), "le": _comparison("<="),
     "gt": _comparison(">"), "ge": _comparison(">="), "isnan": _isnan, "isinf": _isinf,

@@ -40,6 +40,7 @@ from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.elementwise import Cast
 from ingot.compiler.ops.movement import Concat
+from ingot.compiler.ops.reduction import Sum
 from ingot.compiler.ops.structure import Get, Reshape, Transpose, reshape_index
 
 SEVERAL = 8  # neighbours that make a vector
@@ -170,7 +171,9 @@ class _Partition:
             return False
         given, made = value.args[0].tensor.dtype, value.tensor.dtype
         narrow = given.is_integer and made.is_integer and given.bits < made.bits
-        return narrow and all(isinstance(user.op, Op) and user.op.rereads for user in self.users[value])
+        users = [user.op for user in self.users[value]]
+        products = [op for op in users if isinstance(op, Op) and op.rereads]
+        return narrow and bool(products) and all(isinstance(op, Sum) or op in products for op in users)
 
     # --- readers ---------------------------------------------------------------------------------
 

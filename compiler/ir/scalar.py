@@ -188,6 +188,31 @@ def _dot_pairs(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return a * c + b * d
 
 
+def _quad(a: np.ndarray, b: np.ndarray, c: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """A word of four, the lowest bits first. All fit into a quarter of their type, with or without a sign."""
+    part = a.dtype.itemsize * 2
+    mask = a.dtype.type((1 << part) - 1)
+    low, *others = (np.bitwise_and(x, mask) for x in (a, b, c, d))
+    for n, x in enumerate(others, 1):
+        low = np.bitwise_or(low, np.left_shift(x, a.dtype.type(n * part)))
+    return low
+
+
+def _dot_unsigned_signed(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """z + the sum of x[n] * y[n], where words hold four integers of a quarter of their width: x without signs, y with."""
+    part = x.dtype.itemsize * 2
+    mask, top = x.dtype.type((1 << part) - 1), x.dtype.type(3 * part)
+    for n in range(4):
+        unsigned = np.bitwise_and(np.right_shift(x, x.dtype.type(n * part)), mask)
+        signed = np.right_shift(np.left_shift(y, x.dtype.type((3 - n) * part)), top)
+        z = z + unsigned * signed
+    return z
+
+
+def _dot_signed_unsigned(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    return _dot_unsigned_signed(y, x, z)
+
+
 def _table() -> dict[str, Function]:
     unary_float = {
         "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
@@ -229,6 +254,9 @@ def _table() -> dict[str, Function]:
         Function("shr", 2, _shift_right, kinds=INTEGERS),
         Function("pair", 2, _pair, kinds=("int",)),
         Function("dot_pairs", 2, _dot_pairs, kinds=("int",)),
+        Function("quad", 4, _quad, kinds=("int",)),
+        Function("dot_us", 3, _dot_unsigned_signed, kinds=("int",)),
+        Function("dot_su", 3, _dot_signed_unsigned, kinds=("int",)),
         Function("eq", 2, np.equal, "bool"),
         Function("ne", 2, np.not_equal, "bool"),
         Function("lt", 2, np.less, "bool"),

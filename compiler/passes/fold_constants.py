@@ -20,6 +20,7 @@ from ingot.compiler.ir.interpret.graph import symbols_of
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.elementwise import Cast
+from ingot.compiler.ops.reduction import Sum
 from ingot.compiler.ops.structure import Broadcast, Constant
 
 
@@ -121,7 +122,9 @@ def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:
 
 def _widened_for_products(value: Value, users: Sequence[Value]) -> bool:
     """Integers that products read: as they are they take less memory, and the products can tell how narrow they are."""
-    if not isinstance(value.op, Cast) or not all(isinstance(user.op, Op) and user.op.rereads for user in users):
+    readers = [user.op for user in users]
+    products = all(isinstance(op, Sum) or (isinstance(op, Op) and op.rereads) for op in readers)
+    if not isinstance(value.op, Cast) or not products or all(isinstance(op, Sum) for op in readers):
         return False
     given, made = value.args[0].tensor.dtype, value.tensor.dtype
     return given.is_integer and made.is_integer and given.bits < made.bits

@@ -14,6 +14,7 @@ from ingot.compiler.ir.graph import Builder, Graph, Value, declare_inputs, topol
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.control import Scan, While
+from ingot.compiler.ops.elementwise import Cast
 from ingot.compiler.ops.structure import Constant, Reshape
 from ingot.compiler.passes.rewriting import Pass
 
@@ -58,7 +59,7 @@ class Invariants(Pass):
             return item in results or any(u not in fixed or u in inside for u in users[item])
 
         for item in reversed(body.body):
-            if item in fixed and _is_free(item.op) and leaves(item):
+            if item in fixed and _is_free(item) and leaves(item):
                 inside.add(item)
         frontier = [v for v in body.body if v in fixed and v not in inside and leaves(v)]
         if not frontier:
@@ -88,5 +89,9 @@ def _fixed_values(body: Graph, captured: set[Value]) -> set[Value]:
     return fixed
 
 
-def _is_free(op: object) -> bool:
+def _is_free(value: Value) -> bool:
+    op = value.op
+    if isinstance(op, Cast):  # whoever reads narrow integers widens them
+        given, made = value.args[0].tensor.dtype, value.tensor.dtype
+        return given.is_integer and made.is_integer and given.bits < made.bits
     return isinstance(op, Constant | Reshape) or (isinstance(op, Op) and op.read_through)

@@ -7,7 +7,7 @@ run time. Done for weights that are constant, or captured by a loop (the cutting
 itself reads through `unblock`. A block is as wide as the register tile of many rows, two vectors; the wider tiles of a
 few rows read several blocks side by side, which memory gives faster than one stream. The last block is filled up with
 zeros that nobody reads. A weight of one block only has to lie row by row. Rows of narrow integers lie side by side in
-pairs, which are multiplied as words (`schedule.pairs`); they are widened by whoever reads them.
+twos, or in fours, which are multiplied as words (`schedule.words`); they are widened by whoever reads them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ingot.compiler.ops.contraction import Block, Contract, Deinterleave, Interl
 from ingot.compiler.ops.control import Scan
 from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
+from ingot.compiler.ops.packed import Unpack
 from ingot.compiler.ops.structure import Broadcast, Reshape, Transpose
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
@@ -43,9 +44,10 @@ class Prepack(Pass):
     why_here: ClassVar[str] = "last of the rewrites: nothing after it looks at contractions"
 
     vector_bytes: int = 32
+    has_quads: bool = False
 
     def configured(self, options: Options, target: Target) -> Prepack:
-        return replace(self, vector_bytes=target.vector_bytes)
+        return replace(self, vector_bytes=target.vector_bytes, has_quads=target.has_quads)
 
     def __call__(self, graph: Graph) -> Graph:
         fixed = {v for v in graph.inputs if isinstance(v.op, Input) and v.op.role == "constant"}
@@ -80,19 +82,19 @@ class Prepack(Pass):
         assert isinstance(op, Contract)
         x, w = value.args
         column = _column(op)
-        if column is None or _is_stored(w) or not _is_fixed(w, fixed):
+        if column is None or _is_stored(w) or not is_fixed(w, fixed):
             return None
         (summed,) = (letter for letter in op.right if letter != column)
         extent, depth = w.shape[op.right.index(column)], w.shape[op.right.index(summed)]
         block = self._columns(extent, depth, value.tensor.dtype)
-        if block is None and (op.right[0] != column or extent == 1) and not _pairs(w, depth):
+        if block is None and (op.right[0] != column or extent == 1) and self._group(x, w, depth) == 1:
             return None  # one column is a row as it lies
         order = tuple(op.right.index(letter) for letter in (summed, column))
         narrow = _narrow(builder, w)
         matrix = Node(builder, w if narrow is None else narrow).transpose(order)
         columns = matrix if block is None else matrix.apply(Block(block))
         if narrow is not None:
-            columns = _in_pairs(columns, depth)
+            columns = _in_words(columns, self._group(x, w, 2), depth)
         if block is not None:
             columns = columns.apply(Unblock(extent))
         return builder.emit(replace(op, right=summed + column), x, columns.cast(w.tensor.dtype).value)
@@ -109,7 +111,7 @@ class Prepack(Pass):
     ) -> Value | None:
         """convolution(x, w) -> reshape(blocked_convolution(x, blocks of w))"""
         x, w = value.args
-        if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not _is_fixed(w, fixed):
+        if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not is_fixed(w, fixed):
             return None
         *inner, extent = w.tensor.static_shape
         block = self._block(extent, math.prod(inner), VECTORS_OF_TILE, value.tensor.dtype)
@@ -120,11 +122,18 @@ class Prepack(Pass):
         last = len(inner)
         blocks = blocks.transpose((last, *range(last), last + 1))
         if narrow is not None:
-            blocks = _in_pairs(blocks, inner[-1]).cast(w.tensor.dtype)
+            blocks = _in_words(blocks, self._group(x, w, 2), inner[-1]).cast(w.tensor.dtype)
         made = builder.emit(
             BlockedConvolution(op.strides, op.padding, op.dilation, op.groups, op.layout), x, blocks.value
         )
         return builder.emit(Reshape(value.shape), made)
+
+    def _group(self, x: Value, w: Value, depth: Dim) -> int:
+        """How many rows of a weight are multiplied at once: those of narrow integers in words (schedule/words.py)."""
+        if not isinstance(depth, int) or depth < 2 or not _is_narrow(w):
+            return 1
+        bytes_ = [dtype for dtype in (_given(x), _given(w)) if dtype is not None and dtype.bits == 8]
+        return 4 if self.has_quads and {dtype.kind for dtype in bytes_} == {"int", "uint"} else 2
 
     def _block(self, extent: Dim, depth: Dim, vectors: int, dtype: DType) -> int | None:
         """Columns of a block: as many vectors as the register tile has, or the most up to those, or three, if they
@@ -139,23 +148,27 @@ class Prepack(Pass):
 
 def _is_stored(w: Value) -> bool:
     """Whether a weight has its order already."""
-    return isinstance((w.args[0] if isinstance(w.op, Cast) else w).op, Unblock | Deinterleave)
+    return isinstance((w.args[0] if isinstance(w.op, Cast) else w).op, Unblock | Deinterleave | Unpack)
 
 
-def _pairs(w: Value, depth: Dim) -> bool:
-    """Whether the product is one of narrow integers, which are multiplied in words of two (schedule/pairs.py)."""
-    source = w
-    while isinstance(source.op, Transpose | Reshape):
-        source = source.args[0]
-    if not isinstance(source.op, Cast) or source.tensor.dtype != i32 or not isinstance(depth, int) or depth < 2:
-        return False
-    given = source.args[0].tensor.dtype
-    return given.is_integer and (given.bits == 8 or given == i16)
+def _given(value: Value) -> DType | None:
+    """The type that integers of 32 bits are made of."""
+    while isinstance(value.op, Transpose | Reshape):
+        value = value.args[0]
+    if not isinstance(value.op, Cast) or value.tensor.dtype != i32 or not value.args[0].tensor.dtype.is_integer:
+        return None
+    return value.args[0].tensor.dtype
+
+
+def _is_narrow(w: Value) -> bool:
+    """Whether a weight is one of narrow integers."""
+    given = _given(w)
+    return given is not None and (given.bits == 8 or given == i16)
 
 
 def _narrow(builder: Builder, w: Value) -> Value | None:
     """A weight of narrow integers as they are: the conversion to wider ones comes after all rearranging."""
-    if not _pairs(w, 2):
+    if not _is_narrow(w):
         return None
     if isinstance(w.op, Cast):
         return w.args[0]
@@ -163,8 +176,8 @@ def _narrow(builder: Builder, w: Value) -> Value | None:
     return None if inner is None else builder.emit(w.op, inner)
 
 
-def _in_pairs(rows: Node, depth: Dim) -> Any:
-    return rows.apply(Interleave(2)).apply(Deinterleave(depth))
+def _in_words(rows: Node, group: int, depth: Dim) -> Any:
+    return rows.apply(Interleave(group)).apply(Deinterleave(depth))
 
 
 def _column(op: Contract) -> str | None:
@@ -178,7 +191,7 @@ def _column(op: Contract) -> str | None:
     return last
 
 
-def _is_fixed(value: Value, fixed: set[str]) -> bool:
+def is_fixed(value: Value, fixed: set[str]) -> bool:
     """Whether a value is computed from the fixed inputs only, and from at least one."""
     seen: set[Value] = set()
     stack = [value]
@@ -221,9 +234,9 @@ def _carries_product(value: Value) -> bool:
 
 
 def sink_reshape(builder: Builder, value: Value) -> Value | None:
-    """f(reshape(blocks), y) -> reshape(f(blocks, reshape(y)))"""
+    """f(reshape(blocks), y) -> reshape(f(blocks, reshape(y))); integers are widened by the product that reads them"""
     sources = [s for a in value.args if (s := _blocks_of(a)) is not None]
-    if not sources or any(s.shape != sources[0].shape for s in sources):
+    if not sources or _is_narrow(value) or any(s.shape != sources[0].shape for s in sources):
         return None
     shape = sources[0].shape
     args = []

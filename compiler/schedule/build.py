@@ -17,6 +17,7 @@ from ingot.compiler.schedule import scalars
 from ingot.compiler.target import Target
 
 Body = Callable[[Dim], Sequence[Statement]]
+ACCUMULATING = frozenset({"dot_us", "dot_su"})  # products that are added to their last argument
 
 
 def loop(name: str, extent: Dim, body: Body, kind: LoopKind = "serial", width: int = 1) -> tuple[Statement, ...]:
@@ -58,7 +59,15 @@ def combine(combiner: Combiner, accumulator: Scalar, body: Scalar, target: Targe
     the same choice in every variant of a loop, so that all variants give the same bits."""
     if combiner == "sum" and isinstance(body, Apply) and body.function.name == "mul" and fuses(body.dtype, target):
         return ir.apply("fma", *body.args, accumulator)
+    if combiner == "sum" and isinstance(body, Apply) and body.function.name in ACCUMULATING:
+        return ir.apply(body.function.name, *body.args[:-1], accumulator)
     return ir.apply(ir.COMBINERS[combiner], accumulator, body)
+
+
+def product(name: str, left: Scalar, right: Scalar) -> Scalar:
+    """The product of two elements, or of two words of several."""
+    zero = (ir.constant(0, left.dtype),) if name in ACCUMULATING else ()
+    return ir.apply(name, left, right, *zero)
 
 
 def accumulator_type(reduce: Reduce) -> DType:

@@ -72,7 +72,8 @@ class Contraction:
     right: Scalar
     row_axes: tuple[int, ...]  # kept axes that only the left factor mentions
     column_axes: tuple[int, ...]  # kept axes that only the right factor mentions, the last kept one among them
-    product: str = "mul"  # of elements; "dot_pairs" of words that hold two each (pairs.py)
+    product: str = "mul"  # of elements; others of words that hold several each (words.py)
+    elements: int = 1  # of a word
     gathered: bool = False  # a row axis is several of the left operand's: it is cheap to read only when packed
 
 
@@ -481,7 +482,7 @@ class PanelNest:
 
         def point(*index: Dim) -> tuple[Statement, ...]:
             def element(r: Dim, lane: Dim) -> list[Statement]:
-                product = ir.apply(self.found.product, left(r, index), right(index, lane))
+                product = build.product(self.found.product, left(r, index), right(index, lane))
                 total = build.combine("sum", Load(sums, (r, lane)), product, self.target)
                 return [Store(sums, (r, lane), total)]
 

@@ -149,7 +149,7 @@ class StreamNest:
         def row(r: int, u: int) -> tuple[Statement, ...]:
             def element(_: Dim, lane: Dim) -> list[Statement]:
                 right = scalars.substitute(self.found.right, {**each.at(r, lane), self.reduced: point + u})
-                product = ir.apply(self.found.product, left[u][first + r], right)
+                product = build.product(self.found.product, left[u][first + r], right)
                 return [Store(sums, (r, lane), build.combine("sum", Load(sums, (r, lane)), product, self.target))]
 
             return tile.spread(1, each.lanes, each.width, element)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import ingot
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import bf16, f16
 from ingot.compiler.schedule import ScheduleOptions, schedule
@@ -76,3 +77,24 @@ def test_one_row_of_a_large_matrix():
     scheduled = check(kernels.matmul(1, 300, 300))
     assert scheduled.decisions["streamed"]
     assert not scheduled.decisions["pack_right"]
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+@pytest.mark.parametrize("rows", [1, 5, 12])
+def test_known_weights_of_narrow_floats_are_converted_as_they_are_read(dtype, rows):
+    """Stored in blocks, which a single tile of rows reads: a panel of them in memory would only be one more copy."""
+    generator = np.random.default_rng(0)
+    weight = generator.normal(size=(300, 260)).astype(dtype.numpy)
+    x = generator.normal(size=(rows, 300)).astype(dtype.numpy)
+
+    class Layer(ingot.nn.Module):
+        def __init__(self):
+            self.weight = ingot.nn.Buffer(weight)
+
+        def forward(self, x):
+            return x @ self.weight
+
+    known = ingot.compile(Layer(), dtype[rows, 300], cache=False)
+    given = ingot.compile(lambda x, w: x @ w, dtype[rows, 300], dtype[300, 260], cache=False)
+    np.testing.assert_array_equal(known(x).view(np.uint16), given(x, weight).view(np.uint16))
+    assert [array.dtype for array in known.program.constants.values()] == [weight.dtype]

@@ -31,17 +31,17 @@ from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.scalar import Apply, Cast, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
-from ingot.compiler.schedule import partition, scalars
+from ingot.compiler.schedule import build, partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.gathering import merge_rows
 from ingot.compiler.schedule.padding import without_padding
-from ingot.compiler.schedule.pairs import paired
 from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.streams import StreamNest
 from ingot.compiler.schedule.tile import SUMS
+from ingot.compiler.schedule.words import in_words
 from ingot.compiler.target import Target
 
 CHAIN = 256  # products in one chain: a panel of the right operand then takes half of the first cache
@@ -52,6 +52,8 @@ WIDEST_BLOCK = 4096  # columns of a block
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
 STREAMED_ROWS = 6  # most rows for which the right operand is read as it is stored
+STREAMED_COST = 8  # cycles of a vector of it, at most
+DECODED_VECTORS = 4  # of a tile whose right operand is made of several others: these take registers too
 STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the left operand stay in registers, and else
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 MOST_VECTORS = 8  # of a register tile: a single row
@@ -74,7 +76,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     found = classify(form)
     if found is None:
         return None
-    found = paired(gathered(found, target))
+    found = in_words(gathered(found, target), target)
     form = found.form
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
@@ -157,9 +159,11 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
     streamed = options.decisions.get("streamed", _streamed(found, columns, target))
+    if streamed and "vectors" not in options.decisions and len(scalars.loads(found.right)) > 1:
+        vectors = min(vectors, DECODED_VECTORS)
+        columns = vectors * width
     pack_left = not streamed and _pack_left(found, columns)
-    neighbours = 1 if found.product == "mul" else 2  # elements of a word
-    along = any(scalars.stride(load, form.reduced[-1]) in (1, neighbours) for load in scalars.loads(found.left))
+    along = any(scalars.stride(load, form.reduced[-1]) in (1, found.elements) for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
     mc, nc = _blocks(found, rows, columns, target)
     if streamed:
@@ -181,7 +185,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         packed_panels=_packed_panels(found) if pack_right else 1,
         pack_left=pack_left,
         left_steps=left_steps,
-        unroll=_streams(rows, target) if streamed else _unrolled(found, left_steps),
+        unroll=_streams(found, rows, target) if streamed else _unrolled(found, left_steps),
         chunks_inside=_rows_stay(found, row_block, outer_rows, target),
         fetch_panels=_fetch_panels(found, width, target),
         streamed=streamed,
@@ -240,13 +244,13 @@ def _whole_blocks(found: Contraction, vectors: int, width: int) -> int:
 
 
 def _stored(found: Contraction) -> tuple[Load | None, int]:
-    """The right operand's place in memory, and how far apart columns are: an element, or two for words of narrow
-    integers that are stored side by side."""
+    """The right operand's place in memory, and how far apart columns are: an element, or several for words of
+    narrow integers that are stored side by side."""
     match found.right:
-        case Load() as load:
+        case (Load() as load) | Cast(Load() as load):
             return load, 1
-        case Apply(function, (Cast(Load() as load), _)) if function.name == "pair":
-            return load, 2
+        case Apply(function, (Cast(Load() as load), *_)) if function.name in ("pair", "quad"):
+            return load, found.elements
         case _:
             return None, 1
 
@@ -257,8 +261,8 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     right, lane = found.right, found.form.kept[-1]
     width = target.lanes(found.form.accumulations[0].dtype.itemsize)
     single = symbolic.less_equal(_product(found.form, found.row_axes), rows) is True
-    if single and found.product != "mul":
-        return False  # words of a single tile of rows are made once either way
+    if single and (found.product != "mul" or _is_converted(found, width)):
+        return False  # what a single tile of rows reads is made once either way
     if not (_is_plain(right, found) and isinstance(right, Load) and scalars.group_stride(right, lane, width) == 1):
         return True
     if scalars.stride(right, lane) is None:
@@ -275,6 +279,13 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
         for index in right.index
     )
     return not overlaps
+
+
+def _is_converted(found: Contraction, width: int) -> bool:
+    """Whether a vector of the right operand takes a few instructions to make of vectors in memory."""
+    lane, loads = found.form.kept[-1], scalars.loads(found.right)
+    contiguous = bool(loads) and all(scalars.group_stride(load, lane, width) == 1 for load in loads)
+    return contiguous and scalars.cost(found.right) <= STREAMED_COST
 
 
 def _packed_panels(found: Contraction) -> int:
@@ -306,7 +317,7 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
     if not isinstance(rows, int) or rows > STREAMED_ROWS:
         return False
     loads = scalars.loads(right)
-    converted = isinstance(right, Cast) and isinstance(right.value, Load)  # as it is read, which hides behind memory
+    converted = scalars.cost(right) <= STREAMED_COST  # as it is read, which hides behind memory
     plain = _is_plain(right, found) or found.product != "mul" or converted
     if not plain or not loads or any(scalars.stride(load, form.kept[-1]) != 1 for load in loads):
         return False
@@ -317,13 +328,17 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
 
 def _unrolled(found: Contraction, left_steps: int) -> int:
     """Steps of the reduced axis in one iteration. Sums of integers may be added in any order, and LLVM adds those of
-    several steps first, for which there are no registers."""
-    return max(UNROLL, left_steps) if found.form.accumulations[0].dtype.is_float else 1
+    several steps first, for which there are no registers, unless the product itself adds."""
+    in_order = found.form.accumulations[0].dtype.is_float or found.product in build.ACCUMULATING
+    return max(UNROLL, left_steps) if in_order else 1
 
 
-def _streams(rows: int, target: Target) -> int:
-    """Rows of the right operand that are read side by side."""
+def _streams(found: Contraction, rows: int, target: Target) -> int:
+    """Rows of the right operand that are read side by side. For a single row a word that is made of several of them counts
+    as these: more streams, each a part of a line at a time, would drive each other out of the first cache."""
     most, least = STREAMS
+    if rows == 1 and not isinstance(found.right, Load):
+        return max(1, most // found.elements)
     return most if rows * most <= target.vector_registers else least
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ingot.compiler.ops.base import normalize_axis
 from ingot.compiler.ops.contraction import contract
 from ingot.compiler.ops.contraction import matmul as contracted
 from ingot.compiler.ops.movement import concat
+from ingot.compiler.ops.packed import Unpack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.convolution import average_pool_
@@ -204,6 +206,10 @@ def matmul_n_bits(
         centre = _unpacked(zeros.reshape(rows, 1, -1), bits, blocks)[:, 0]
     else:
         centre = zeros.reshape(rows, blocks)
+    if a.dtype == scales.dtype == f32 and block % (32 // bits) == 0:
+        weight = _in_words(op, codes.reshape(rows, -1), scales.reshape(rows, blocks), centre, Unpack(columns, bits, block))
+        product = contracted(a, weight)
+        return product if bias is None else product + bias
     # codes without their zero point are small integers: the product with the scales is left to the program
     centred = (codes.astype(np.float32) - centre.astype(np.float32)[:, :, None]).astype(np.int8 if zeros is None or zeros.dtype == np.uint8 else np.float32)
     weight = op.constant(centred).cast(a.dtype) * scales.cast(a.dtype).reshape(rows, blocks, 1)
@@ -211,6 +217,17 @@ def matmul_n_bits(
     letters = "abcde"[: a.rank - 1]
     product = contract(a, letters + "k", weight, "nk", letters + "n")
     return product if bias is None else product + bias
+
+
+def _in_words(op: Call, codes: np.ndarray, scales: Tensor, zeros: np.ndarray, unpack: Unpack) -> Any:
+    """The weight [k, n] of codes [n, k]: words of neighbours along k, which the product itself decodes."""
+    count = -(-unpack.rows // unpack.per_word)
+    apart = codes[:, : count * unpack.per_word].reshape(len(codes), count, unpack.per_word).astype(np.uint32)
+    words = np.bitwise_or.reduce(apart << (np.arange(unpack.per_word, dtype=np.uint32) * unpack.bits), -1)
+    data, factors = op.constant(np.ascontiguousarray(words.T)), scales.swapaxes(0, 1)
+    if zeros.size and (zeros == zeros.flat[0]).all() and float(zeros.flat[0]).is_integer():
+        return data.apply(replace(unpack, zero=int(zeros.flat[0])), factors)
+    return data.apply(unpack, factors, op.constant(np.ascontiguousarray(zeros.T.astype(np.float32))))
 
 
 def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -258,16 +275,16 @@ def dynamic_quantize_lstm(
     r_zero: Tensor,
 ) -> Any:
     """Weights [directions, input, gates] are codes; inputs and states are rounded to codes of their own range before
-    they are multiplied. Products of codes and their sums are whole numbers, which floats represent exactly."""
+    they are multiplied, and products of codes are added as integers."""
+    parameters = {id(w): (w_scale, w_zero), id(r): (r_scale, r_zero)}
 
-    def weights(codes: Tensor, scale: Tensor, zero: Tensor) -> Any:
-        shape = (codes.shape[0], 1, scale.type.size // codes.shape[0])
-        centred = codes.cast(i32) - zero.cast(i32).reshape(*shape)
-        return (centred.cast(f32) * scale.reshape(*shape)).swapaxes(1, 2)
-
-    def rounded(value: Any) -> Any:
+    def product(value: Any, weight: Any, direction: int) -> Any:
+        weight_scale, weight_zero = (
+            parameter.reshape(weight.shape[0], parameter.type.size // weight.shape[0])[direction]
+            for parameter in parameters[id(weight)]
+        )
         codes, scale, zero = dynamic_quantize_linear(op, value)
-        return (codes.cast(f32) - zero.cast(f32)) * scale
+        total = integer_product(codes, weight[direction], zero, weight_zero)
+        return total.cast(f32) * (scale * weight_scale)
 
-    codes = weights(w, w_scale, w_zero), weights(r, r_scale, r_zero)
-    return lstm(op, x, *codes, b, lengths, initial_h, initial_c, peepholes, rounded)
+    return lstm(op, x, w, r, b, lengths, initial_h, initial_c, peepholes, product)

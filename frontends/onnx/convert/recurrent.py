@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 
 Activation = Callable[[Any], Any]
+Product = Callable[[Any, Any, int], Any]  # (x[..., i], weight[direction, g, i], direction) -> [..., g]
 
 # name -> (default alpha, default beta, function); None: it takes no such number
 _ACTIVATIONS: dict[str, tuple[float | None, float | None, Callable[..., Any]]] = {
@@ -101,6 +103,11 @@ def _inputs(op: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, lengths
     if op.get("layout", 0):
         x = x.swapaxes(0, 1)
     return Inputs(x, w, r, b, lengths, op.get("clip", None), hidden, directions)
+
+
+def _product(x: Any, weight: Any, direction: int) -> Any:
+    outer = "tb"[-(x.rank - 1) :]
+    return contract(x, f"{outer}i", weight[direction], "gi", f"{outer}g")
 
 
 def _parts(x: Any, count: int, size: int) -> list[Any]:
@@ -228,19 +235,21 @@ def lstm(
     initial_h: Tensor | None = None,
     initial_c: Tensor | None = None,
     peepholes: Tensor | None = None,
-    rounded: Callable[[Any], Any] | None = None,
+    product: Product | None = None,
 ) -> Any:
-    """`rounded` is applied to what is multiplied by weights: the inputs of all times, and the state of each."""
-    given = _inputs(op, x if rounded is None else rounded(x), w, r, b, lengths)
+    """`product` multiplies the inputs of all times with a weight, and the state of each time; by default a contraction."""
+    given = _inputs(op, x, w, r, b, lengths)
+    multiply = product or _product
     chosen = _activations(op, ("Sigmoid", "Tanh", "Tanh"), len(given.directions))
     h4 = 4 * given.hidden
     outputs, finals = [], []
     for n, backwards in enumerate(given.directions):
-        projected = contract(given.x, "tbi", w[n], "gi", "tbg")
+        projected = multiply(given.x, w, n)
         if b is not None:
             projected = projected + (b[n][:h4] + b[n][h4:])
         looks = None if peepholes is None else _parts(peepholes[n], 3, given.hidden)
-        step = _lstm_step(given, r[n], looks, chosen[n], bool(op.get("input_forget", 0)), rounded)
+        recurrent = partial(multiply, weight=r, direction=n)
+        step = _lstm_step(given, recurrent, looks, chosen[n], bool(op.get("input_forget", 0)))
         states = [given.state(op, initial_h, n), given.state(op, initial_c, n)]
         y, final = _run(op, given, step, states, projected, backwards)
         outputs.append(y)
@@ -249,18 +258,12 @@ def lstm(
 
 
 def _lstm_step(
-    given: Inputs,
-    recurrent: Any,
-    looks: Any,
-    chosen: Sequence[Activation],
-    coupled: bool,
-    rounded: Callable[[Any], Any] | None,
+    given: Inputs, recurrent: Callable[[Any], Any], looks: Any, chosen: Sequence[Activation], coupled: bool
 ) -> Callable[..., Any]:
     f, g, h_activation = chosen
 
     def step(data: Any, h: Any, c: Any) -> Any:
-        state = h if rounded is None else rounded(h)
-        i, o, forget, new = _parts(data + contract(state, "bh", recurrent, "gh", "bg"), 4, given.hidden)
+        i, o, forget, new = _parts(data + recurrent(h), 4, given.hidden)
         if looks is not None:
             i, forget = i + looks[0] * c, forget + looks[2] * c
         i = f(given.limited(i))

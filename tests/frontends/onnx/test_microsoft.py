@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import ingot
 from tests.frontends.onnx.building import check_like_onnxruntime, node_model
 
 DOMAIN = "com.microsoft"
@@ -73,6 +74,34 @@ def test_weights_of_four_bits(zeros):
         "MatMulNBits", arrays, 1, DOMAIN, constants=range(1, len(arrays)), K=columns, N=rows, bits=4, block_size=block
     )
     check_like_onnxruntime(model, inputs, 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("tokens", [1, 3, 20])
+@pytest.mark.parametrize(("bits", "block"), [(4, 32), (8, 16)])
+def test_packed_weights_stay_packed(zeros, tokens, bits, block):
+    """A row, a few rows and many: the words are all that memory holds, and what they stand for is exact."""
+    rows, columns = 200, 256
+    per = 8 // bits
+    packed = codes(rows, columns // block, block // per)
+    scales = np.abs(floats(rows, columns // block)) * np.float32(0.1) + np.float32(0.01)
+    centre = codes(rows, columns // block // per) if zeros else None
+    arrays = [floats(tokens, columns), packed, scales, *([centre] if zeros else [])]
+    fields = {"K": columns, "N": rows, "bits": bits, "block_size": block}
+    model, inputs = node_model("MatMulNBits", arrays, 1, DOMAIN, constants=range(1, len(arrays)), **fields)
+    executable = ingot.compile(ingot.load_onnx(model), cache=False)
+
+    def unpacked(data, count):
+        shifts = np.arange(per) * bits
+        return ((data[..., None] >> shifts) & ((1 << bits) - 1)).reshape(rows, -1)[:, :count].astype(np.float64)
+
+    middle = unpacked(centre, columns // block) if zeros else np.full(scales.shape, 1 << (bits - 1))
+    weight = (unpacked(packed, columns).reshape(rows, -1, block) - middle[:, :, None]) * scales[:, :, None]
+    expected = arrays[0].astype(np.float64) @ weight.reshape(rows, columns).T
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(np.asarray(executable(**inputs)) / scale, expected / scale, atol=1e-5)
+    kept = sum(array.nbytes for array in executable.program.constants.values())
+    assert kept <= rows * columns * bits // 8 + (2 if zeros else 1) * scales.nbytes
 
 
 @pytest.mark.parametrize("interleaved", [0, 1])

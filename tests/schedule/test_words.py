@@ -1,4 +1,4 @@
-"""Products of narrow integers in words of two: exact for every sign, zero point and size, and at the extremes."""
+"""Products of narrow integers in words of two or four: exact for every sign, zero point and size, and at the extremes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
 from ingot.compiler.ir.types import DType, boolean, i8, i16, i32, i64, u8
 from ingot.compiler.schedule import schedule
-from ingot.compiler.schedule.pairs import fits
-from ingot.compiler.target import Target
+from ingot.compiler.schedule.words import fits
+from ingot.compiler.target import Target, _target
 from tests.schedule.harness import check
 
 DTYPES = {"u8": (np.uint8, 0, 255), "i8": (np.int8, -128, 127), "i16": (np.int16, -32767, 32767)}
@@ -126,6 +126,10 @@ def test_what_fits_into_half_a_word() -> None:
 
     code = Cast(load(u8), i32)
     assert fits(Cast(load(i16), i32))
+    assert fits(code, u8)
+    assert not fits(code, i8)
+    assert fits(Cast(load(i8), i32), i8)
+    assert not fits(ir.apply("sub", code, code), u8)
     assert fits(ir.apply("sub", code, code))
     assert fits(ir.select(ir.constant(True, boolean), code, ir.constant(0, i32)))
     assert fits(Cast(ir.apply("sub", Cast(load(i8), i16), Cast(load(u8), i16)), i32))
@@ -147,9 +151,46 @@ def integer_product(left: DType, right: DType, rows: int, depth: int, columns: i
 
 
 @pytest.mark.parametrize("depth", [2, 7, 40, 700])
-@pytest.mark.parametrize(("left", "right"), [(i16, i16), (u8, i8)])
-def test_the_loops_mean_the_product(left: DType, right: DType, depth: int) -> None:
-    check(integer_product(left, right, 8, depth, 21), {})
+@pytest.mark.parametrize(("left", "right"), [(i16, i16), (u8, i8), (i8, u8), (i8, i8)])
+@pytest.mark.parametrize("has_quads", [False, True])
+def test_the_loops_mean_the_product(left: DType, right: DType, depth: int, has_quads: bool) -> None:
+    target = replace(Target.named("x86-64-v4"), has_quads=has_quads)
+    check(integer_product(left, right, 8, depth, 21), target=target)
+
+
+def with_quads(name: str) -> Target:
+    feature = {"x86-64-v3": "+avxvnni", "x86-64-v4": "+avx512vnni"}[name]
+    target = Target.named(name)
+    return replace(target, features=f"{target.features},{feature}", has_quads=True)
+
+
+def test_who_has_words_of_four() -> None:
+    features = {"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"}
+    assert _target("x86_64", "cpu", "", frozenset({*features, "avx512vnni"})).has_quads
+    assert _target("x86_64", "cpu", "", frozenset({"avx2", "avxvnni"})).has_quads
+    assert not _target("x86_64", "cpu", "", frozenset(features)).has_quads
+    assert not _target("x86_64", "cpu", "", frozenset({"avx2"})).has_quads
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(("left", "right"), [(u8, i8), (i8, u8)])
+def test_the_inner_loop_takes_words_of_four(name: str, left: DType, right: DType) -> None:
+    """As many as the tile has sums at each step, and nothing is multiplied otherwise."""
+    target = with_quads(name)
+    scheduled = schedule(integer_product(left, right, 64, 128, 64), target)
+    decisions, lines = scheduled.decisions, loops_of(scheduled.function, target)
+    products = [line for line in lines if "\tvpdpbusd\t" in line]
+    assert len(products) >= decisions["rows"] * decisions["vectors"]
+    assert not any("pmull" in line or "pmadd" in line for line in lines)
+
+
+def test_words_of_four_are_interleaved_bytes() -> None:
+    """Rows of the right operand become words by moving bytes, not by arithmetic on widened ones."""
+    target = with_quads("x86-64-v4")
+    scheduled = schedule(integer_product(u8, i8, 64, 128, 64), target)
+    lines = loops_of(scheduled.function, target)
+    assert any("vpunpck" in line or "vperm" in line for line in lines)
+    assert not any("vpmovsx" in line or "vpmovzx" in line for line in lines)
 
 
 @pytest.mark.parametrize(
