@@ -56,6 +56,7 @@ def _emit(function: loops.Function, name: str, target: Target, analysis: Analysi
     emitter.frame.failure = lambda: failure
     emitter.emit(function.body)
     emitter.finish(f"define void @{symbol_text(name)}")
+    emitter.release()
     module = program.module
     return Kernel(name, "\n".join(module.functions), module.globals(), dims, tuple(program.sites.numbers))
 
@@ -125,6 +126,11 @@ class FunctionEmitter:
             self.builder.call_effect("llvm.x86.sse.sfence", "void")  # before another thread is told
         self._stop()
         self.builder.finish(f"{header}({self.signature}) nounwind")
+
+    def release(self) -> None:
+        """Nothing more is emitted: the parts, which know each other, are freed now and not by a collection."""
+        for part in (self.builder, self.indices, self.memory, self.registers, self.expressions, self.frame):
+            vars(part).clear()
 
     # --- statements
 
@@ -471,6 +477,7 @@ class ParallelBody(FunctionEmitter):
     def run(self) -> list[Value]:
         self.emit(self.loop.body)
         self.finish(f"define internal void @{symbol_text(self.name)}")
+        self.release()
         return self.captures
 
     def _free(self, atom: Atom) -> Value:
