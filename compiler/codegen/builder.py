@@ -71,6 +71,7 @@ class Builder:
         self.count = 0
         self.scope = Scope(None, self.new_block("entry"))
         self.root = self.scope
+        self.scopes = [self.root]
         self.arguments = [Value(kind, str(kind), f"%{name}", self.root) for kind, name in arguments]
 
     # --- structure
@@ -93,6 +94,7 @@ class Builder:
     def enter(self, name: str, barrier: bool = False, writes: frozenset = frozenset()) -> Scope:
         """A scope inside the current one that starts a block; the caller adds the branch to it and `leave`s it."""
         self.scope = Scope(self.scope, self.new_block(name), barrier, writes)
+        self.scopes.append(self.scope)
         return self.scope
 
     def leave(self, block: Block | None = None) -> None:
@@ -140,6 +142,9 @@ class Builder:
             lines.extend(block.write())
         lines.append("}")
         self.program.functions.append("\n".join(lines))
+        for scope in self.scopes:  # values know their scope: without this only a collection would free them
+            scope.numbers.clear()
+            scope.known.clear()
 
     def fresh(self) -> str:
         self.count += 1

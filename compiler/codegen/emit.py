@@ -29,7 +29,8 @@ from ingot.compiler.target import Target
 from ingot.runtime.abi import PARALLEL_FOR, Failure
 
 STACK_ALIGNMENT = 64
-MOST_BASES = 16  # vector registers, from which on tiles may have too many rows for as many addresses
+FEW_REGISTERS = 16  # for vectors: tiles have few rows
+MOST_BASES = 12  # addresses that move with one loop, beside its counters in 16 registers
 STACK_BYTES = 1 << 20  # of one buffer; threads have 8 MiB and no probes for what lies beyond
 
 
@@ -55,6 +56,7 @@ def _emit(function: loops.Function, name: str, target: Target, analysis: Analysi
     emitter.frame.failure = lambda: failure
     emitter.emit(function.body)
     emitter.finish(f"define void @{symbol_text(name)}")
+    emitter.release()
     module = program.module
     return Kernel(name, "\n".join(module.functions), module.globals(), dims, tuple(program.sites.numbers))
 
@@ -124,6 +126,11 @@ class FunctionEmitter:
             self.builder.call_effect("llvm.x86.sse.sfence", "void")  # before another thread is told
         self._stop()
         self.builder.finish(f"{header}({self.signature}) nounwind")
+
+    def release(self) -> None:
+        """Nothing more is emitted: the parts, which know each other, are freed now and not by a collection."""
+        for part in (self.builder, self.indices, self.memory, self.registers, self.expressions, self.frame):
+            vars(part).clear()
 
     # --- statements
 
@@ -243,6 +250,8 @@ class FunctionEmitter:
         self.indices.values[loop.variable] = variable
         self.emit(loop.body)
         del self.indices.values[loop.variable]
+        if self._has_many_bases(body):
+            head.lines[0] = f"  {variable.ref} = add nuw nsw i64 {counter.ref}, 0"
 
         following = builder.result(I64, f"add nuw nsw i64 {counter.ref}, 1")
         again = builder.result(ir.IntType(1), f"icmp ult i64 {following.ref}, {count.ref}")
@@ -269,12 +278,16 @@ class FunctionEmitter:
     def _hidden(self, counter: Value) -> Value:
         """The counter of a loop, without LLVM knowing that it counts. LLVM would look for a better form of every address
         that it is part of, a quarter of its time, where addresses are already a base that moves and constant distances.
-        The annotation is gone when instructions are selected. Tiles for many vector registers can have more rows
-        than there are registers for addresses: there LLVM does find a better form."""
-        if self.program.target.vector_registers > MOST_BASES:
-            return counter
+        The annotation is gone when instructions are selected."""
         function = self.builder.program.declare("llvm.annotation.i64.p0", "i64", "i64, ptr, ptr, i32")
         return self.builder.result(I64, f"call i64 {function}(i64 {counter.ref}, ptr null, ptr null, i32 0)")
+
+    def _has_many_bases(self, body: Scope) -> bool:
+        """Whether more addresses move with the loop than there are registers for: there LLVM does find a better form. Tiles
+        for many vector registers have that many rows; where strides are constant, rows share a base."""
+        if self.program.target.vector_registers <= FEW_REGISTERS:
+            return False
+        return sum(value.text == "ptr" for value in body.known.values()) > MOST_BASES
 
     def _while(self, loop: loops.While) -> None:
         builder, frame = self.builder, self.frame
@@ -464,6 +477,7 @@ class ParallelBody(FunctionEmitter):
     def run(self) -> list[Value]:
         self.emit(self.loop.body)
         self.finish(f"define internal void @{symbol_text(self.name)}")
+        self.release()
         return self.captures
 
     def _free(self, atom: Atom) -> Value:

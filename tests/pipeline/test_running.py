@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import ingot
-from ingot.compiler import pipeline
+from ingot.compiler import garbage, pipeline
+from ingot.compiler.codegen.values import Value
 from ingot.compiler.garbage import no_collection
 from ingot.compiler.options import Options
 from ingot.runtime.executable import Executable
@@ -187,3 +188,47 @@ def test_collection_rests_while_compiling_and_is_as_before_afterwards(enabled: b
         assert gc.isenabled() == enabled
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("most", [0, 10**9])
+def test_what_a_large_compilation_leaves_is_old_unless_much_is(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "MOST_OLD", most)
+    became_old: list[int] = []
+    monkeypatch.setattr(garbage, "_become_old", lambda: became_old.append(1))
+    gc.collect()
+    with no_collection():
+        kept = [[n] for n in range(2 * garbage.MANY_NEW)]
+    with no_collection():
+        few = [[n] for n in range(10)]
+    assert len(kept) > len(few)
+    assert bool(became_old) == (most > 0)
+
+
+def test_objects_become_old_at_once_unless_some_are_frozen() -> None:
+    with no_collection():
+        kept = [object(), [[]]]
+        garbage._become_old()
+        assert any(each is kept for each in gc.get_objects(generation=2))
+        new: list[object] = [kept]
+        gc.freeze()
+        try:
+            garbage._become_old()
+            assert gc.get_freeze_count()
+        finally:
+            gc.unfreeze()
+        assert new
+
+
+def test_a_kernel_leaves_no_values_for_the_collector() -> None:
+    ingot.compile(lambda x, w: x @ w, ingot.f32[4, 3], ingot.f32[3, 2], options=Options(cache=False))
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        before = sum(type(each) is Value for each in gc.get_objects())
+        ingot.compile(lambda x, w: x @ w, ingot.f32[40, 30], ingot.f32[30, 20], options=Options(cache=False))
+        after = sum(type(each) is Value for each in gc.get_objects())
+    finally:
+        if was_enabled:
+            gc.enable()
+    assert after - before < 300, "the entry's own, not the kernels'"
