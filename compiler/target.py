@@ -41,6 +41,7 @@ class Target:
     l2_bytes: int = 512 << 10
     l3_bytes: int = 8 << 20
     cores: int = 1
+    l1_ways: int = 8  # lines of the first cache whose addresses differ by a multiple of l1_bytes / l1_ways
 
     @property
     def architecture(self) -> str:
@@ -71,7 +72,7 @@ class Target:
         names = ",".join(f"{'+' if present else '-'}{name}" for name, present in sorted(features.items()))
         triple = llvm.get_default_triple()
         present = frozenset(name for name, is_present in features.items() if is_present)
-        return _target(triple, llvm.get_host_cpu_name(), names, present, *_cache_bytes(), _usable_cores())
+        return _target(triple, llvm.get_host_cpu_name(), names, present, *_cache_bytes(), _usable_cores(), _first_ways())
 
     @staticmethod
     def named(name: str) -> Target:
@@ -108,6 +109,7 @@ def _target(
     l2_bytes: int = 512 << 10,
     l3_bytes: int = 8 << 20,
     cores: int = 1,
+    l1_ways: int = 8,
 ) -> Target:
     is_arm = triple.startswith("aarch64")
     wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= present
@@ -128,6 +130,7 @@ def _target(
         l2_bytes=l2_bytes,
         l3_bytes=l3_bytes,
         cores=cores,
+        l1_ways=l1_ways,
     )
 
 
@@ -142,6 +145,18 @@ def _cache_bytes() -> tuple[int, int, int]:
         except (OSError, ValueError, KeyError, IndexError):
             continue
     return sizes[1], sizes[2], sizes[3]
+
+
+def _first_ways() -> int:
+    """Of the first data cache of core 0; those of most machines where the system does not say."""
+    for folder in sorted(_CACHES.glob("index*")):
+        try:
+            kind, level, ways = ((folder / name).read_text().strip() for name in ("type", "level", "ways_of_associativity"))
+            if kind != "Instruction" and level == "1" and int(ways) > 1:
+                return int(ways)
+        except (OSError, ValueError):
+            continue
+    return 8
 
 
 def _usable_cores() -> int:

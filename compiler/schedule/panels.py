@@ -338,19 +338,21 @@ class PanelNest:
         """The tiles of rows at one point of the outer row axes."""
         fixed = {**block.fixed, **self._outer_index(self.tiles.outer_rows, block.outer_rows, outer)}
         result: list[Statement] = []
+        before: Dim = 0
         for piece in block.rows.pieces:
 
-            def one(i: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
+            def one(i: Dim, piece: tile.Piece = piece, before: Dim = before) -> tuple[Statement, ...]:
                 assert isinstance(piece.size, int)
                 place = piece.start + i * piece.size
                 row = block.row_start + place
                 lanes = panel.lane, panel.width, self.tiles.width
                 each = Tile(fixed, self.row, row, piece.size, self.lane, *lanes, piece.limit(i))
                 left = self._left(each, block, (*outer, place), chunk)
-                ahead = self._fetch_panel(panel, (*outer, piece.start // self.tiles.rows + i), chunk)
+                ahead = self._fetch_panel(panel, (*outer, before + i), chunk)
                 return self._tile(each, left, self._right(each, packed, panel.number, chunk), chunk, ahead)
 
             result.extend(build.loop("i", piece.count, one))
+            before = before + piece.count
         return result
 
     # --- operands -------------------------------------------------------------------------------------------
@@ -428,8 +430,49 @@ class PanelNest:
 
             return build.loop("p", panels.count, panel, "unrolled")
 
+        if self._turned(panels.size):
+            return (Alloc(packed), *self._pack_squares(packed, block, chunk, panels))
         unroll = max(1, UNROLL // panels.count) if isinstance(panels.count, int) else 1
         return (Alloc(packed), *tile.reduction_loops(chunk.extents, point, unroll))
+
+    def _turned(self, lanes: Dim) -> bool:
+        """Whether the right operand is stored along the last reduced axis, in words that squares can be made of."""
+        right = self.found.right
+        if not isinstance(right, Load) or right.dtype.itemsize < 4 or not isinstance(lanes, int) or lanes < self.tiles.width:
+            return False
+        apart = scalars.stride(right, self.lane)
+        return scalars.stride(right, self.form.reduced[-1]) == 1 and apart is not None and apart not in (0, 1)
+
+    def _pack_squares(
+        self, packed: Buffer, block: Block, chunk: Chunk, panels: tile.Piece
+    ) -> tuple[Statement, ...]:
+        """The same for an operand that is stored along the last reduced axis: squares, transposed in registers."""
+        size, (*outer_extents, last) = self.tiles.width, chunk.extents
+        assert isinstance(panels.size, int)
+        vectors, squares = panels.size // size, last // size
+
+        def place(number: Dim, index: tuple[Dim, ...], lane: Dim) -> tuple[Statement, ...]:
+            column = panels.start + number * panels.size + lane
+            at = {**block.fixed, **chunk.at(self.form.reduced, index), self.lane: column}
+            return (Store(packed, (number, *index, lane), scalars.substitute(self.found.right, at)),)
+
+        def columns(number: Dim, *outer: Dim) -> tuple[Statement, ...]:
+            def square(v: Dim, k: Dim) -> tuple[Statement, ...]:
+                def element(n: Dim) -> tuple[Statement, ...]:
+                    return place(number, (*outer, k * size + n // size), v * size + n % size)
+
+                return build.loop("n", size * size, element, "vector", size * size)
+
+            def row(k: Dim, start: int) -> tuple[Statement, ...]:
+                return tile.spread(1, panels.size - start, size, lambda _, lane: place(number, (*outer, k), start + lane))
+
+            done = squares * size
+            beside = build.loop("k", done, lambda k: row(k, vectors * size)) if panels.size % size else ()
+            below = build.loop("k", last - done, lambda k: row(done + k, 0))
+            return (*build.nest(["v", "k"], [vectors, squares], square), *beside, *below)
+
+        names = [f"k{n}" for n in range(len(outer_extents))]
+        return build.nest(["p", *names], [panels.count, *outer_extents], columns)
 
     def _pack_left(self, block: Block, chunk: Chunk) -> tuple[Statement, ...]:
         """left_panels[block, p, k..., r] = left(rows*p + r, k), for the rows of a block, the points of a chunk"""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingot.compiler.ir.loops import Prefetch, Store, walk
+from ingot.compiler.ir.loops import For, Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
@@ -95,10 +95,12 @@ def test_a_column_has_the_same_bits_among_any_number_of_columns():
     ("rows", "columns", "width", "registers", "expected"),
     [
         (n, m, 8, 16, (6, 2)),  # AVX2
-        (n, m, 16, 32, (14, 2)),  # AVX-512
-        (n, m, 4, 32, (14, 2)),  # NEON
+        (n, m, 16, 32, (8, 2)),  # AVX-512: no more rows than the first cache has ways
+        (n, m, 4, 32, (8, 2)),  # NEON
+        (49, 256, 16, 32, (7, 3)),
+        (5, 256, 16, 32, (5, 5)),
         (1000, 10, 8, 16, (6, 2)),
-        (1000, 8, 8, 16, (12, 1)),  # one vector of columns leaves registers for rows
+        (1000, 8, 8, 16, (8, 1)),  # one vector of columns leaves registers for rows
         (14, 256, 8, 16, (5, 2)),  # tiles of equal height: 5, 5, 4
         (7, 256, 8, 16, (4, 3)),
         (49, 256, 8, 16, (5, 2)),  # no single row is left over
@@ -106,10 +108,23 @@ def test_a_column_has_the_same_bits_among_any_number_of_columns():
         (1, 256, 8, 16, (1, 8)),  # nothing of the right operand is used twice
     ],
 )  # fmt: skip
-def test_register_tiles_fill_the_registers(rows, columns, width, registers, expected):
-    height, vectors = register_tile(rows, columns, width, registers)
+def test_register_tiles_fit_the_registers(rows, columns, width, registers, expected):
+    height, vectors = register_tile(rows, columns, width, replace(TARGET, vector_registers=registers))
     assert (height, vectors) == expected
     assert height * vectors + (vectors if height > 1 else 0) + 1 <= registers
+
+
+@pytest.mark.parametrize(("columns", "points"), [(16, 32), (37, 43), (75, 20), (9, 7)])
+def test_an_operand_that_is_stored_along_the_sum_is_packed_in_squares(columns, points):
+    """Whole squares, the columns beside them and the points below them: the bits of the operand stored the other way."""
+    straight, turned = kernels.matmul(7, columns, points), kernels.matmul(7, columns, points, layout="nt")
+    a, b, bias = inputs_of(straight, {})
+    scheduled = schedule(turned, TARGET, SHORT_CHAINS)
+    vectors = [s.extent for s in walk(scheduled.function.body) if isinstance(s, For) and s.kind == "vector"]
+    assert (64 in vectors) == (columns >= 8 and points >= 8)
+    expected = run(schedule(straight, TARGET, SHORT_CHAINS), straight, [a, b, bias], {})[0]
+    found = run(scheduled, turned, [a, np.ascontiguousarray(b.T), bias], {})[0]
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
 @pytest.mark.parametrize("cores", [2, 3, 4])

@@ -135,7 +135,7 @@ def gathered(found: Contraction, target: Target) -> Contraction:
     width = target.lanes(form.accumulations[0].dtype.itemsize)
 
     def time(rows: int) -> float:
-        height, vectors = register_tile(rows, form.kept_extents[-1], width, target.vector_registers)
+        height, vectors = register_tile(rows, form.kept_extents[-1], width, target)
         return tiles_time(rows, height, vectors)
 
     if time(outer * inner) > GATHERING_GAIN * outer * time(inner):
@@ -154,7 +154,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     width = target.lanes(form.accumulations[0].dtype.itemsize)
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
-    rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target.vector_registers)
+    rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target)
     vectors = _whole_blocks(found, vectors, width)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
@@ -193,15 +193,17 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     )
 
 
-def register_tile(rows: Dim, columns: Dim, width: int, registers: int) -> tuple[int, int]:
-    """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast fill the
+def register_tile(rows: Dim, columns: Dim, width: int, target: Target) -> tuple[int, int]:
+    """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast are in
     registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave
-    registers for more vectors."""
+    registers for more vectors. There are no more rows than the first cache has ways: rows a multiple of 4096 bytes
+    apart have their lines in the same place of it, and taller tiles are not faster in any case."""
+    registers = target.vector_registers
     vectors = 3 if columns == 3 * width else 2
-    height = tallest = (registers - 1 - vectors) // vectors
+    height = tallest = min(target.l1_ways, (registers - 1 - vectors) // vectors)
     if isinstance(columns, int) and columns <= width:
         vectors = 1
-        height = min(2 * tallest, registers - 2)
+        height = min(target.l1_ways, registers - 2)
     if isinstance(rows, int) and rows > 0:
         height = _height(rows, height, vectors)
         if height == 1 and vectors > 1:
