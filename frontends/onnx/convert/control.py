@@ -14,10 +14,13 @@ import numpy as np
 from onnx import GraphProto
 
 from ingot.compiler.errors import IngotError
+from ingot.compiler.ir.graph import Value as GraphValue
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import boolean, i64
 from ingot.compiler.ops.base import OpTypeError, normalize_axis
-from ingot.compiler.ops.movement import stack
+from ingot.compiler.ops.elementwise import Equal
+from ingot.compiler.ops.movement import Dimension, stack
+from ingot.compiler.ops.structure import Broadcast, Constant, Reshape
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
@@ -69,7 +72,35 @@ def _both_branches(op: Call, condition: Tensor) -> Any:
     try:
         return tuple(functions.cond(scalar, branch("then_branch"), branch("else_branch"), scalar))
     except REFUSALS as reason:
-        raise NeedsValue(f"the branches of If differ or cannot be compiled together ({_first_line(reason)})", [0]) from None
+        refusal = reason
+    sizes = _compared_sizes(condition)
+    if sizes is not None and op.importer.are_equal(*sizes):
+        return Inline(op.graph("then_branch"))
+    raise NeedsValue(f"the branches of If differ or cannot be compiled together ({_first_line(refusal)})", [0])
+
+
+def _compared_sizes(condition: Tensor) -> tuple[Dim, Dim] | None:
+    """The two dims whose equality a condition is, when it is that of dims."""
+    value = _moved_from(condition.value)
+    if not isinstance(value.op, Equal):
+        return None
+    left, right = (_size_in(_moved_from(a)) for a in value.args)
+    return (left, right) if left is not None and right is not None else None
+
+
+def _moved_from(value: GraphValue) -> GraphValue:
+    while isinstance(value.op, Reshape | Broadcast):
+        value = value.args[0]
+    return value
+
+
+def _size_in(value: GraphValue) -> Dim | None:
+    """The dim or the integer that a value of one element is."""
+    if isinstance(value.op, Dimension) and value.op.dtype.is_integer:
+        return value.op.dim
+    if isinstance(value.op, Constant) and value.op.dtype.is_integer and value.op.array.size == 1:
+        return int(value.op.array.reshape(()))
+    return None
 
 
 def _first_line(error: BaseException) -> str:

@@ -31,7 +31,7 @@ def reshape(w: Writer, value: Value, x: str) -> str:
     return w.reshape(x, value.shape)
 
 
-@writes("restate")
+@writes("restate", "agreed")
 def restate(w: Writer, value: Value, x: str) -> str:
     return w.node("Identity", x)
 
