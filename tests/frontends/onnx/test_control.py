@@ -119,3 +119,98 @@ def test_a_branch_that_does_not_run_cannot_fail() -> None:
     np.testing.assert_array_equal(executable(np.array(True), x), -x)
     with pytest.raises(ExecutionError, match="5001"):
         executable(np.array(False), x)
+
+
+# --- loop -------------------------------------------------------------------------------------------
+
+
+def scalar_of(name: str, dtype: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, [])
+
+
+def counting_loop(
+    test: list[onnx.NodeProto], add: int = 1, start: int = 0, count: str = "", extra: dict[str, Array] | None = None
+) -> onnx.ModelProto:
+    """Rows of x times w, one a round, while `test` of the counter `i` and the number of rows `n` makes `go`; the
+    number of rows, w and a state that sums go through the loop, as exporters write it."""
+    body = graph(
+        [
+            node("Add", "i step", "next"),
+            node("Gather", "x i", "row"),
+            node("MatMul", "row w", "made"),
+            node("Add", "sum made", "total"),
+            node("Identity", "w", "same_w"),
+            *test,
+        ],
+        [
+            scalar_of("round", TensorProto.INT64),
+            scalar_of("going", TensorProto.BOOL),
+            scalar_of("i", TensorProto.INT32),
+            scalar_of("n", TensorProto.INT32),
+            declared("w", 3, 2),
+            declared("sum", 2),
+        ],
+        "go next n same_w total made",
+        step=np.int32(add),
+    )
+    nodes = [
+        node("Shape", "x", "shape", end=1),
+        node("Squeeze", "shape zero", "long"),
+        node("Cast", "long", "rows", to=TensorProto.INT32),
+        node("Less", "begin rows", "begins"),
+        helper.make_node("Loop", [count, "begins", "begin", "rows", "weight", "nothing"], ["a", "b", "c", "s", "ys"], body=body),
+    ]
+    weights: dict[str, Array] = {
+        "zero": integers(0),
+        "begin": np.asarray(start, np.int32),
+        "weight": np.asarray([[1, 2], [3, 4], [5, 6]], np.float32),
+        "nothing": np.zeros(2, np.float32),
+        **(extra or {}),
+    }
+    return model_of(nodes, [declared("x", "rows", 3)], ["a", "s", "ys"], weights)
+
+
+LESS = [node("Cast", "next", "f", to=1), node("Cast", "n", "g", to=1), node("Less", "f g", "go")]
+TESTS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
+    "less": (LESS, {}),
+    "greater": ([node("Greater", "n next", "go")], {}),
+    "two at a time": (LESS, {"add": 2}),
+    "from the second row": ([node("LessOrEqual", "next last", "go"), node("Sub", "n step", "last")], {"start": 1}),
+    "both": ([*LESS[:2], node("Less", "f g", "one"), node("Less", "round four", "two"), node("And", "one two", "go")], {}),
+    "at most three": (LESS, {"count": "most", "extra": {"most": np.asarray(3, np.int64)}}),
+}
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_a_loop_that_compares_a_counter_is_one_program(name: str, rng: np.random.Generator) -> None:
+    test, options = TESTS[name]
+    options = {**options, "extra": {"four": np.asarray(4, np.int64), **options.get("extra", {})}}
+    model = counting_loop([*reversed(test)] if name == "from the second row" else test, **options)
+    executable = compiled(model)
+    assert isinstance(executable, CompiledFunction) == (name != "from the second row")
+    for rows in (2, 5, 9, 3):
+        check(model, executable, x=rng.standard_normal((rows, 3)).astype(np.float32))
+
+
+def test_a_condition_that_is_data_needs_no_host(rng: np.random.Generator) -> None:
+    """The greatest number there is as the number of rounds, and a condition: how `while` is exported."""
+    body = graph(
+        [node("Mul", "state half", "next"), node("ReduceSum", "next", "sum", keepdims=0), node("Greater", "sum one", "go")],
+        [scalar_of("round", TensorProto.INT64), scalar_of("going", TensorProto.BOOL), declared("state", "n")],
+        "go next",
+        half=np.float32(0.5),
+        one=np.float32(1),
+    )
+    weights = {"most": np.asarray(np.iinfo(np.int64).max), "true": np.asarray(True)}
+    model = model_of([node("Loop", "most true x", "y", body=body)], [declared("x", "n")], ["y"], weights)
+    executable = compiled(model)
+    assert isinstance(executable, CompiledFunction)
+    for size in (3, 40):
+        check(model, executable, x=(rng.random(size) * 100).astype(np.float32))
+
+
+def test_a_counter_that_starts_again_is_not_counted() -> None:
+    """i = (i + 1) mod 4 is always below n: only the number of rounds ends the loop."""
+    test = [node("Mod", "next four", "wrapped"), node("Less", "wrapped n", "go")]
+    model = counting_loop(test, count="most", extra={"four": np.asarray(4, np.int32), "most": np.asarray(3, np.int64)})
+    check(model, compiled(model), x=np.arange(15, dtype=np.float32).reshape(5, 3))
