@@ -19,6 +19,7 @@ from ingot.compiler.ops import (
     random,
     reduction,
     structure,
+    trees,
     winograd,
 )
 
@@ -41,5 +42,6 @@ __all__ = [
     "random",
     "reduction",
     "structure",
+    "trees",
     "winograd",
 ]
