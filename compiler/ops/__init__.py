@@ -20,6 +20,7 @@ from ingot.compiler.ops import (
     random,
     reduction,
     structure,
+    trees,
     winograd,
 )
 
@@ -43,5 +44,6 @@ __all__ = [
     "random",
     "reduction",
     "structure",
+    "trees",
     "winograd",
 ]

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ingot.compiler.ir.graph import Builder, Graph, Input, Value
+from ingot.compiler.ir.graph import Builder, Graph, Input, Value, input_of
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import DType, i16, i32
 from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.contraction import Block, Contract, Deinterleave, Interleave, Unblock
-from ingot.compiler.ops.control import Scan
+from ingot.compiler.ops.control import If, Scan
 from ingot.compiler.ops.convolution import BlockedConvolution, Convolution
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
 from ingot.compiler.ops.packed import Unpack
@@ -54,17 +54,21 @@ class Prepack(Pass):
         return self._rewrite(graph, {v.op.name for v in fixed if isinstance(v.op, Input)})
 
     def _rewrite(self, graph: Graph, fixed: set[str]) -> Graph:
-        return self._in_scans(rewrite(graph, (self._rule(fixed), sink_reshape)))
+        return self._inside(rewrite(graph, (self._rule(fixed), sink_reshape)), fixed)
 
-    def _in_scans(self, graph: Graph) -> Graph:
-        def change(op: Scan) -> Scan:
-            captured = op.body.inputs[op.carried + op.scanned :]
-            return replace(op, body=self._rewrite(op.body, {v.op.name for v in captured if isinstance(v.op, Input)}))
-
+    def _inside(self, graph: Graph, fixed: set[str]) -> Graph:
+        """In the regions: what a loop captures is fixed while it runs, in a branch what is constant."""
         changed: dict[Graph, Graph] = {}
         for value in graph.body:
-            if isinstance(value.op, Scan):
-                changed[value.op.body] = change(value.op).body
+            op = value.op
+            if isinstance(op, Scan):
+                captured = op.body.inputs[op.carried + op.scanned :]
+                changed[op.body] = self._rewrite(op.body, {input_of(v).name for v in captured})
+            elif isinstance(op, If):
+                constant = [is_fixed(a, fixed) for a in value.args[1:]]
+                for branch in op.regions:
+                    given = zip(branch.inputs, constant, strict=True)
+                    changed[branch] = self._rewrite(branch, {input_of(v).name for v, known in given if known})
         return in_regions(graph, lambda region: changed.get(region, region))
 
     def _rule(self, fixed: set[str]) -> Callable[[Builder, Value], Value | None]:

@@ -36,6 +36,8 @@ class Context(Protocol):
 
     def unique(self, stem: str) -> Symbol: ...
 
+    def are_equal(self, left: Dim, right: Dim) -> bool: ...
+
 
 _REQUIRED: Any = object()
 EVALUATED_ELEMENTS = 1 << 16  # constants up to this size may be computed at import

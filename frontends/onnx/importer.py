@@ -20,11 +20,12 @@ import numpy as np
 from onnx import GraphProto, NodeProto
 
 from ingot.compiler.errors import IngotError
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Source
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Symbol
-from ingot.compiler.ops.base import OpTypeError
+from ingot.compiler.ops.base import DimsDiffer, OpTypeError
 from ingot.compiler.ops.control import inline
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
@@ -81,6 +82,9 @@ class Importer:
     assumptions: Assumptions = field(default_factory=Assumptions)
     problems: list[Problem] = field(default_factory=list)
     deferred: list[Deferred] = field(default_factory=list)
+    sizes: Mapping[Symbol, int] | None = None  # of the call that the program is made for; None: it is not known
+    may_choose: bool = True  # whether a branch may be chosen by sizes, for calls that agree with the choice
+    chosen: list[tuple[Dim, Dim]] = field(default_factory=list)  # dims whose equality chose a branch
     fresh: int = 0  # number of names made so far
     depth: int = 0
     imported: int = 0
@@ -162,6 +166,25 @@ class Importer:
                 scope.set(name, after)
                 is_new = True
         return is_new
+
+    def are_equal(self, left: Dim, right: Dim) -> bool:
+        """Whether two dims are equal in the calls that the program is made for: those of the size at hand, else (the
+        branch that a model has for a special size is the one it was made for) those in which they are. DimsDiffer asks
+        for the assumption; a dim of an input is never assumed to be a number for the sake of a branch."""
+        assumed = self.assumptions.stated(left), self.assumptions.stated(right)
+        if assumed[0] == assumed[1]:
+            self.chosen.append((left, right))
+            return True
+        simple = all(isinstance(d, int | Symbol) for d in assumed)
+        if not self.may_choose or simple or symbolic.equal(*assumed) is False:
+            return False
+        if self.sizes is not None:
+            try:
+                if symbolic.evaluate(left, self.sizes) != symbolic.evaluate(right, self.sizes):
+                    return False
+            except (LookupError, ArithmeticError):
+                return False
+        raise DimsDiffer(f"whether {left} is {right} decides which branch is taken", *assumed)
 
     def _waiting(self, item: Item, scope: Scope) -> Pending | None:
         """What the node waits for, when one of its inputs does not exist yet."""

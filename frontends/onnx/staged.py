@@ -25,6 +25,7 @@ from ingot.compiler.ir.graph import Graph, Input
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import TensorType, boolean
+from ingot.compiler.ops.checks import Agreed
 from ingot.compiler.options import Options
 from ingot.compiler.pipeline import Compiled, compile_graph
 from ingot.frontends.dsl.tensor import Tensor
@@ -85,45 +86,52 @@ class Staged:
     # --- building ----------------------------------------------------------------------------------
 
     @no_collection()
-    def build(self, items: Sequence[Item], given: Mapping[str, Given], name: str = "") -> Stage:
-        """The stage of these nodes for these inputs; OnnxError lists what is wrong with the model."""
-        assumptions = Assumptions()
+    def build(
+        self, items: Sequence[Item], given: Mapping[str, Given], name: str = "", sizes: Mapping[Symbol, int] | None = None
+    ) -> Stage:
+        """The stage of these nodes for these inputs; OnnxError lists what is wrong with the model. `sizes` are those of
+        the call at hand, by which a branch may be chosen."""
+        assumptions, may_choose = Assumptions(), True
         for _ in range(MOST_ROUNDS):
             trace = Trace()
             scope = Scope(trace)
             scope.weights.update({n: w for n, w in self.weights.items() if n not in given})
             arguments: list[str] = []
-            for label, what in given.items():
-                scope.set(label, bound(trace, label, _under(assumptions, what), arguments))
-            importer = Importer(self.model, assumptions)
+            told = {label: _under(assumptions, what) for label, what in given.items()}
+            for label, what in told.items():
+                scope.set(label, bound(trace, label, what, arguments))
+            importer = Importer(self.model, assumptions, sizes=sizes, may_choose=may_choose)
             importer.run(items, scope)
             assumptions = importer.assumptions
             if not importer.problems:
-                told = [_under(assumptions, what) for what in given.values()]
-                stage = self._stage(trace, scope, importer.deferred, arguments, told, name or self.name)
+                told = {label: _under(assumptions, what) for label, what in given.items()}
+                stage = self._stage(trace, scope, importer, arguments, told, name or self.name)
                 stage.assumes = bool(assumptions)
                 return stage
             assumed = _assumed(assumptions, importer.problems)
             if assumed is None:
-                break
-            assumptions = assumed
+                if not importer.chosen:
+                    break
+                assumptions, may_choose = Assumptions(), False  # the branch that was chosen does not fit the rest
+            else:
+                assumptions = assumed
         raise OnnxError(importer.problems, self.model.name)
 
-    def build_first(self, given: Mapping[str, Given]) -> Stage:
+    def build_first(self, given: Mapping[str, Given], sizes: Mapping[Symbol, int] | None = None) -> Stage:
         """The first stage for these inputs, kept for calls with the same ones."""
         key = tuple((n, g.key) for n, g in given.items())
         stage = self.first.get(key)
         if stage is None:
-            stage = _keep(self.first, key, self.build(self.items, given))
+            stage = _keep(self.first, key, self.build(self.items, given, sizes=sizes))
         return stage
 
-    def _built(self, given: Mapping[str, Given]) -> Stage | None:
+    def _built(self, given: Mapping[str, Given], sizes: Mapping[Symbol, int]) -> Stage | None:
         """The first stage; None, from the second time on at once, when the dims of these inputs say too little."""
         key = tuple((n, g.key) for n, g in given.items())
         if key in self.refused:
             return None
         try:
-            return self.build_first(given)
+            return self.build_first(given, sizes)
         except OnnxError as error:
             if not error.is_about_shapes:
                 raise
@@ -134,11 +142,12 @@ class Staged:
         self,
         trace: Trace,
         scope: Scope,
-        deferred: list[Deferred],
+        importer: Importer,
         arguments: list[str],
-        given: Sequence[Given],
+        given: Mapping[str, Given],
         name: str,
     ) -> Stage:
+        deferred = importer.deferred
         call = Call(Importer(self.model), scope, NodeProto(), {}, 0, [])
         collected = Collected(call)
         results: list[tuple[str, Any]] = []
@@ -147,15 +156,19 @@ class Staged:
             if not scope.has(label):
                 continue
             value = scope.find(label)
-            if isinstance(value, np.ndarray) and (deferred or not is_plain(value)):
+            if deferred and label in given and given[label].is_plain:  # the host has it
+                collected.types[label] = given[label].type
+            elif isinstance(value, np.ndarray) and (deferred or not is_plain(value)):
                 known[label] = value
             elif value is not None and not isinstance(value, Pending | Opaque):
                 results.append((label, collected.add(label, value)))
-        carrier = unshown_dims(trace, given)
+        carrier = unshown_dims(trace, given.values())
         if carrier:
             trace.input("dims", TensorType(boolean, (0, *carrier)))
         stage = Stage(arguments, carrier, results, known, collected.types, deferred, collected.dims)
         if collected.outputs:
+            for sizes in dict.fromkeys(importer.chosen):
+                collected.outputs[0] = collected.outputs[0].apply(Agreed(*sizes))
             values = tuple(t.value for t in collected.outputs)
             stage.graph = Graph(name, trace.inputs, values, tuple(collected.names), trace.constants)
             stage.compiled = self._compiled(stage.graph)
@@ -198,7 +211,7 @@ class Staged:
             rest, needs = self._run_host(stage, environment)
             if not rest:
                 return [environment[name] for name in self.outputs]
-            stage, given = self._next(stage, rest, needs, environment, flexible)
+            stage, given = self._next(stage, rest, needs, environment, flexible, dims)
 
     def _first(
         self, environment: Environment, types: Mapping[str, Given], may_vary: bool
@@ -211,7 +224,9 @@ class Staged:
             if not any(g.is_symbolic for g in declared.values()):
                 return self.build_first(declared), declared
             if within_bounds(declared, environment):
-                built = self._built(declared)
+                sizes: dict[Symbol, int] = {}
+                bind_dims(declared, environment, sizes)
+                built = self._built(declared, sizes)
                 if built is not None:
                     return built, declared
         fixed = {n: describe(v, False) for n, v in environment.items()}
@@ -257,7 +272,13 @@ class Staged:
                 environment[name] = result
 
     def _next(
-        self, stage: Stage, rest: list[Deferred], needs: set[str], environment: Environment, may_vary: bool
+        self,
+        stage: Stage,
+        rest: list[Deferred],
+        needs: set[str],
+        environment: Environment,
+        may_vary: bool,
+        dims: Mapping[Symbol, int],
     ) -> tuple[Stage, dict[str, Given]]:
         plan = self._continuation(stage, rest, environment)
         stage.shapes.note({n: environment[n] for n in plan.names})
@@ -271,8 +292,11 @@ class Staged:
                 continue
             found = stage.following.get(key)
             if found is None:
+                sizes = dict(dims)
+                bind_dims(given, environment, sizes)
+                name = f"{self.name}_{len(stage.following)}"
                 try:
-                    found = self.build(plan.items, {**plan.known, **given}, f"{self.name}_{len(stage.following)}")
+                    found = self.build(plan.items, {**plan.known, **given}, name, sizes)
                 except OnnxError:
                     if not varies:
                         raise
@@ -293,8 +317,8 @@ class Staged:
         if found is None:
             used = dict.fromkeys((*(n for d in rest for n in d.item.reads), *self.outputs))
             names = [n for n in used if n in environment]
-            known = {n: describe(environment[n], True) for n in names if n in stage.known}
-            known = {n: g for n, g in known.items() if g.array is not None}
+            fixed = ((n, stage.known[n]) for n in names if n in stage.known)
+            known = {n: Given(array=array) for n, array in fixed if array.dtype != object}
             found = Continuation([d.item for d in rest], [n for n in names if n not in known], known)
             stage.continuations[key] = found
         return found

@@ -50,6 +50,11 @@ class Given:
         return self.type is not None and not self.type.is_static
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it is a tensor of which the type is known, in its own element type."""
+        return self.type is not None and self.element is not None and not self.element.is_coded
+
+    @property
     def key(self) -> Key:
         if self.array is not None:
             return ("value", self.array.dtype.str, self.array.shape, self.array.tobytes())

@@ -1,4 +1,6 @@
-"""What a loop does not change is computed before it."""
+"""What a loop does not change is computed before it, and what a branch makes of constants."""
+
+import numpy as np
 
 import ingot
 from ingot.compiler.passes.invariants import Invariants
@@ -46,3 +48,34 @@ def test_nested_loops():
 
     graph = trace(outer, [ingot.f64[3], ingot.f64[4, 5, 3], ingot.f64[3]]).graph
     same_meaning(graph, Invariants()(graph), 1e-12)
+
+
+def test_rearranging_a_constant_leaves_the_branches(rng):
+    """Either branch has a weight of its own: both are rearranged when the program is made."""
+    u, v = (rng.standard_normal((64, 64)) for _ in range(2))
+
+    def model(go, x):
+        return ingot.cond(go, lambda a: a @ u, lambda a: (a @ v).tanh(), x)
+
+    graph = trace(model, [ingot.boolean[()], ingot.f64[3, 64]]).graph
+    result = Invariants()(Prepack()(graph))
+    branch = next(value for value in result.body if value.op.regions)
+    for region in branch.op.regions:
+        assert "block" not in names(region)
+        assert len(region.inputs) == len(branch.args) - 1 == 3  # x and two blocked weights, not the weights themselves
+    assert names(result).count("block") == 2
+    exe = ingot.compile(model, ingot.boolean[()], ingot.f64[3, 64])
+    x = rng.standard_normal((3, 64))
+    np.testing.assert_allclose(exe(np.array(True), x), x @ u, rtol=1e-12)
+    np.testing.assert_allclose(exe(np.array(False), x), np.tanh(x @ v), rtol=1e-12)
+
+
+def test_what_depends_on_arguments_stays_in_its_branch():
+    def model(go, x):
+        return ingot.cond(go, lambda a: a.sin() * 2.0, lambda a: a.cos(), x)
+
+    graph = trace(model, [ingot.boolean[()], ingot.f64[3]]).graph
+    result = Invariants()(graph)
+    before, after = (next(v.op for v in g.body if v.op.regions) for g in (graph, result))
+    assert [names(r) for r in after.regions] == [names(r) for r in before.regions]
+    same_meaning(graph, result)

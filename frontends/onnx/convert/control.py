@@ -14,20 +14,26 @@ import numpy as np
 from onnx import GraphProto
 
 from ingot.compiler.errors import IngotError
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.graph import Value as GraphValue
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import boolean, i64
 from ingot.compiler.ops.base import OpTypeError, normalize_axis
-from ingot.compiler.ops.movement import stack
+from ingot.compiler.ops.elementwise import Equal
+from ingot.compiler.ops.movement import Dimension, stack
+from ingot.compiler.ops.structure import Broadcast, Constant, Reshape
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx.call import Call, Inline, NeedsValue, NotTraceable
+from ingot.frontends.onnx.convert.counting import rounds_compared
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import onnx_op
 from ingot.frontends.onnx.scope import Scope
 from ingot.frontends.onnx.values import Value
 
 UNROLLED = 256  # a loop of more rounds than this is not unrolled
+LARGEST_LIMIT = 1 << 31  # a loop that may take more rounds has no limit
 
 # what tracing a region may raise when the region does not fit the compiled form
 REFUSALS = (NotTraceable, OpTypeError, IngotError, ProblemError)
@@ -69,7 +75,35 @@ def _both_branches(op: Call, condition: Tensor) -> Any:
     try:
         return tuple(functions.cond(scalar, branch("then_branch"), branch("else_branch"), scalar))
     except REFUSALS as reason:
-        raise NeedsValue(f"the branches of If differ or cannot be compiled together ({_first_line(reason)})", [0]) from None
+        refusal = reason
+    sizes = _compared_sizes(condition)
+    if sizes is not None and op.importer.are_equal(*sizes):
+        return Inline(op.graph("then_branch"))
+    raise NeedsValue(f"the branches of If differ or cannot be compiled together ({_first_line(refusal)})", [0])
+
+
+def _compared_sizes(condition: Tensor) -> tuple[Dim, Dim] | None:
+    """The two dims whose equality a condition is, when it is that of dims."""
+    value = _moved_from(condition.value)
+    if not isinstance(value.op, Equal):
+        return None
+    left, right = (_size_in(_moved_from(a)) for a in value.args)
+    return (left, right) if left is not None and right is not None else None
+
+
+def _moved_from(value: GraphValue) -> GraphValue:
+    while isinstance(value.op, Reshape | Broadcast):
+        value = value.args[0]
+    return value
+
+
+def _size_in(value: GraphValue) -> Dim | None:
+    """The dim or the integer that a value of one element is."""
+    if isinstance(value.op, Dimension) and value.op.dtype.is_integer:
+        return value.op.dim
+    if isinstance(value.op, Constant) and value.op.dtype.is_integer and value.op.array.size == 1:
+        return int(value.op.array.reshape(()))
+    return None
 
 
 def _first_line(error: BaseException) -> str:
@@ -86,15 +120,24 @@ def loop(op: Call, count: Value, condition: Value, *initial: Value) -> Any:
     op.require(len(body.input) == carried + 2, Kind.BAD_GRAPH, f"its body takes {len(body.input)} inputs, not {carried + 2}")
     always = condition is None or _is_true(condition)
     rounds = _rounds(op, count)
+    compared = rounds_compared(op, body, initial) if always else None
+    if compared is not None:
+        rounds = compared if rounds is None else symbolic.minimum(rounds, compared)
+    collects = len(body.output) > carried + 1
     if rounds is not None and always:
         try:
-            return _counted(op, body, rounds, initial)
+            return _counted(op, body, rounds, initial, compared is not None)
         except REFUSALS as reason:
             refusal = reason
+        if not collects:
+            try:
+                return _while(op, body, count, condition, initial)
+            except REFUSALS as reason:
+                refusal = reason
         if isinstance(rounds, int) and rounds <= UNROLLED:
             return _unrolled(op, body, rounds, initial)
         raise NotTraceable(f"Loop cannot be compiled as it is ({_first_line(refusal)})")
-    if len(body.output) == carried + 1:  # nothing is collected: any number of rounds will do
+    if not collects:  # any number of rounds will do
         try:
             return _while(op, body, count, condition, initial)
         except REFUSALS as reason:
@@ -134,27 +177,29 @@ def _shaped(scalar: Any, graph: GraphProto, number: int) -> Any:
     return scalar
 
 
-def _counted(op: Call, body: GraphProto, rounds: Dim, initial: Sequence[Value]) -> Any:
-    """A fixed number of rounds: a scan without inputs. The condition must stay true."""
-    states = [op.tensor(v) for v in initial]
+def _counted(op: Call, body: GraphProto, rounds: Dim, initial: Sequence[Value], compared: bool) -> Any:
+    """A fixed number of rounds: a scan without inputs. The condition must stay true, unless the rounds were counted by
+    it."""
+    states = _States(op, body, initial)
     start = op.constant(np.asarray(0, np.int64))
 
     def step(carry: Any, _: Any) -> Any:
         number, *values = carry
         trace = number.builder
         true = np.asarray(True)
-        results = traced_region(op, body, trace, [_shaped(number, body, 0), _shaped(true, body, 1), *values])
-        if not _is_true(results[0]):
+        given = [_shaped(number, body, 0), _shaped(true, body, 1), *states.inside(values)]
+        results = traced_region(op, body, trace, given)
+        if not compared and not _is_true(results[0]):
             raise NotTraceable("the condition of Loop depends on data")
-        outputs = tensors_in(op, results[1:], trace)
-        return [number + 1, *outputs[: len(values)]], outputs[len(values) :]
+        new, rows = results[1 : 1 + len(initial)], results[1 + len(initial) :]
+        return [number + 1, *tensors_in(op, states.changing(new), trace)], tensors_in(op, rows, trace)
 
-    final, collected = functions.scan(step, [start, *states], None, rounds)
-    return (*final[1:], *collected)
+    final, collected = functions.scan(step, [start, *states.first], None, rounds)
+    return (*states.inside(final[1:]), *collected)
 
 
 def _while(op: Call, body: GraphProto, count: Value, condition: Value, initial: Sequence[Value]) -> Any:
-    states = [op.tensor(v) for v in initial]
+    states = _States(op, body, initial)
     limit = None if count is None else op.tensor(count).cast(i64).reshape(())
     go = op.constant(np.asarray(True)) if condition is None else op.tensor(condition).reshape(())
 
@@ -163,14 +208,45 @@ def _while(op: Call, body: GraphProto, count: Value, condition: Value, initial: 
 
     def step(number: Tensor, going: Tensor, *values: Tensor) -> Any:
         trace = number.builder
-        results = traced_region(op, body, trace, [_shaped(number, body, 0), _shaped(going, body, 1), *values])
-        new_go, *outputs = tensors_in(op, results, trace)
+        given = [_shaped(number, body, 0), _shaped(going, body, 1), *states.inside(values)]
+        results = traced_region(op, body, trace, given)
+        new_go, *outputs = tensors_in(op, [results[0], *states.changing(results[1:])], trace)
         return (number + 1, new_go.cast(boolean).reshape(()), *outputs)
 
     start = op.constant(np.asarray(0, np.int64))
     rounds = _rounds(op, count)
-    final = functions.while_loop(test, step, (start, go, *states), rounds)
-    return tuple(final[2:])
+    if isinstance(rounds, int) and rounds > LARGEST_LIMIT:
+        rounds = None  # the greatest number there is: no limit that a gradient could keep memory for
+    final = functions.while_loop(test, step, (start, go, *states.first), rounds)
+    return tuple(states.inside(final[2:]))
+
+
+class _States:
+    """The states of a loop. Those that every round hands on as they are (exporters carry weights that way) are not
+    carried: the body reads them where they are."""
+
+    def __init__(self, op: Call, body: GraphProto, initial: Sequence[Value]) -> None:
+        same = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity" and not node.domain}
+        self.op, self.initial = op, list(initial)
+        self.is_fixed: list[bool] = []
+        for place in range(len(initial)):
+            name = body.output[1 + place].name
+            while name in same:
+                name = same[name]
+            self.is_fixed.append(name == body.input[2 + place].name)
+
+    @property
+    def first(self) -> list[Tensor]:
+        """The initial values of the carried ones."""
+        return [self.op.tensor(v) for v in self.changing(self.initial)]
+
+    def changing(self, values: Sequence[Value]) -> list[Value]:
+        return [v for v, fixed in zip(values, self.is_fixed, strict=True) if not fixed]
+
+    def inside(self, carried: Sequence[Any]) -> list[Value]:
+        """All states, of which some are carried."""
+        given = iter(carried)
+        return [v if fixed else next(given) for v, fixed in zip(self.initial, self.is_fixed, strict=True)]
 
 
 def _unrolled(op: Call, body: GraphProto, rounds: int, initial: Sequence[Value]) -> Any:

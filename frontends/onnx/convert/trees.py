@@ -1,7 +1,9 @@
-"""Tree ensembles as branch-free code: every row walks every tree at once, one level per step.
+"""Tree ensembles as branch-free code: every row walks every tree, one level per step.
 
 A forest is a table of nodes (feature, threshold, comparison, next node when it holds and when not); leaves lead to
-themselves. After as many steps as the deepest tree has levels, the places are leaves, and their weights are added.
+themselves. After as many steps as a tree has levels, the places are leaves, and their weights are added. Comparisons
+of size are walked by an op of their own (`TreeLeaves`), several trees at a time; what else there is by gathers, all
+trees at once.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from ingot.compiler.ir.types import f32, f64, i64
 from ingot.compiler.ops.indexing import Gather, GatherElements
 from ingot.compiler.ops.movement import concat
+from ingot.compiler.ops.trees import TreeLeaves, links
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
@@ -66,6 +69,82 @@ class Forest:
             depth += 1
 
 
+@dataclass(frozen=True)
+class Ordered:
+    """A forest as `TreeLeaves` takes it, the deepest trees first; `places[k]` is the node of the forest that node k is,
+    of tree `tree_of[k]` of the forest."""
+
+    thresholds: np.ndarray
+    links: np.ndarray
+    roots: np.ndarray
+    depth: int
+    order: list[int]  # of the trees
+    places: list[int]
+    tree_of: list[int]
+
+
+def ordered(forest: Forest, columns: int, dtype: Any) -> Ordered | None:
+    """Every comparison as x <= t: x < t is x <= the float below t, and x > t the same with the children exchanged. A node
+    that sends NaN to its first child reads a copy of the column in which NaN is -inf: columns are those of x, the same
+    without NaN, and one of zeros. None for what has no such form (x == t) or too many nodes."""
+    if any(m > COMPARISONS.index("BRANCH_GT") for m in forest.mode) or (-np.inf in forest.split):
+        return None
+    most = 4 * len(forest.mode) + 16  # a node that several lead to is copied for each
+    trees: list[tuple[int, list[int], list[int]]] = []  # depth; the nodes, siblings together; the place of first children
+    for root in forest.roots:
+        nodes, depths, link = [root], [0], list[int]()
+        for place, node in enumerate(nodes):  # grows meanwhile
+            if forest.mode[node] == LEAF:
+                link.append(place)
+                continue
+            link.append(len(nodes))
+            children = forest.yes[node], forest.no[node]
+            nodes += children[::-1] if _is_exchanged(forest, node) else children
+            depths += [depths[place] + 1] * 2
+            if len(nodes) > most:
+                return None
+        most -= len(nodes)
+        trees.append((depths[-1], nodes, link))
+    order = sorted(range(len(trees)), key=lambda t: -trees[t][0])
+    places: list[int] = []  # of the forest, in the new order
+    following, roots, owner = list[int](), list[int](), list[int]()
+    for tree in order:
+        _, nodes, link = trees[tree]
+        roots.append(len(places))
+        following += [len(places) + place for place in link]
+        places += nodes
+        owner += [tree] * len(nodes)
+    features = [
+        2 * columns if forest.mode[n] == LEAF else forest.feature[n] + columns * _sends_nan_first(forest, n) for n in places
+    ]
+    thresholds = np.array([_threshold(forest, n, dtype) for n in places], dtype)
+    word = links(np.array(features), np.array(following))
+    return Ordered(thresholds, word, np.asarray(roots, np.uint32), trees[order[0]][0], order, places, owner)
+
+
+def _is_exchanged(forest: Forest, node: int) -> bool:
+    return COMPARISONS[forest.mode[node]] in ("BRANCH_GT", "BRANCH_GTE")
+
+
+def _sends_nan_first(forest: Forest, node: int) -> bool:
+    """NaN makes no comparison true; a node may say that it takes the yes branch all the same."""
+    return forest.missing[node] != _is_exchanged(forest, node)
+
+
+def _threshold(forest: Forest, node: int, dtype: Any) -> Any:
+    if forest.mode[node] == LEAF:
+        return dtype(0)  # as is the column that it reads
+    split = dtype(forest.split[node])
+    strict = COMPARISONS[forest.mode[node]] in ("BRANCH_LT", "BRANCH_GTE")
+    return np.nextafter(split, dtype(-np.inf)) if strict else split
+
+
+def check_features(x: Any, forest: Forest) -> None:
+    columns = int(x.shape[1])
+    if any(not 0 <= f < columns for f, m in zip(forest.feature, forest.mode, strict=True) if m != LEAF):
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"a tree reads a feature that {x.type!r} does not have")
+
+
 def leaves(op: Call, x: Any, forest: Forest) -> Any:
     """[rows, trees]: the leaf that each row reaches in each tree."""
     modes = sorted({m for m in forest.mode if m != LEAF})
@@ -73,9 +152,6 @@ def leaves(op: Call, x: Any, forest: Forest) -> Any:
     def table(values: Sequence[Any], dtype: Any) -> Tensor:
         return op.constant(np.asarray(values, dtype))
 
-    columns = int(x.shape[1])
-    if any(not 0 <= f < columns for f, m in zip(forest.feature, forest.mode, strict=True) if m != LEAF):
-        raise ProblemError(Kind.BAD_ATTRIBUTE, f"a tree reads a feature that {x.type!r} does not have")
     feature = table([f if m != LEAF else 0 for f, m in zip(forest.feature, forest.mode, strict=True)], np.int64)
     split, mode = table(forest.split, x.dtype.numpy), table(forest.mode, np.int64)
     yes, no = table(forest.yes, np.int64), table(forest.no, np.int64)
@@ -115,16 +191,47 @@ def _compared(value: Any, threshold: Any, mode: int) -> Any:
 
 def aggregated(op: Call, x: Any, forest: Forest, targets: int, how: str) -> Any:
     """[rows, targets]: the sum (or mean, minimum, maximum) over the trees of the weights of their leaves."""
-    place = leaves(op, x, forest)
-    weights = np.zeros((len(forest.mode), targets), x.dtype.numpy)
-    for number, given in enumerate(forest.weights):
+    check_features(x, forest)
+    forest.depth()  # trees that are none are refused
+    made = ordered(forest, int(x.shape[1]), x.dtype.numpy.type) if forest.roots else None
+    if made is None:
+        place, nodes = leaves(op, x, forest), list(range(len(forest.mode)))
+    else:
+        columns = concat([x, x.is_nan().where(-np.inf, x), x.full((x.shape[0], 1), 0)], 1)
+        tables = [op.constant(a) for a in (made.thresholds, made.links, made.roots)]
+        place, nodes = columns.apply(TreeLeaves(made.depth), *tables), made.places
+    weights = [forest.weights[node] for node in nodes]
+    if made is not None and how in ("SUM", "AVERAGE"):
+        shared = _by_target(forest, made, targets)
+        if shared is not None:
+            alone = np.array([next(iter(w.values()), 0.0) for w in weights], x.dtype.numpy)
+            mine = place.apply(Gather(1), op.constant(shared))  # [rows, targets, trees of each]
+            total = op.constant(alone).apply(Gather(0), mine).reduce("sum", (2,))
+            return total / float(max(1, len(forest.roots))) if how == "AVERAGE" else total
+    table = np.zeros((len(nodes), targets), x.dtype.numpy)
+    for number, given in enumerate(weights):
         for target, weight in given.items():
-            weights[number, target] += weight
-    votes = op.constant(weights).apply(Gather(0), place)  # [rows, trees, targets]
+            table[number, target] += weight
+    votes = op.constant(table).apply(Gather(0), place)  # [rows, trees, targets]
     if how in ("MIN", "MAX"):
         return votes.reduce(how.lower(), (1,))
     total = votes.reduce("sum", (1,))
     return total / float(max(1, len(forest.roots))) if how == "AVERAGE" else total
+
+
+def _by_target(forest: Forest, made: Ordered, targets: int) -> np.ndarray | None:
+    """[targets, trees of each], in the order of the file: which trees have weights of a target. None when one has
+    weights of several, or targets have unequally many trees."""
+    owner: dict[int, int] = {}
+    for node, tree in zip(made.places, made.tree_of, strict=True):
+        for target in forest.weights[node]:
+            if owner.setdefault(tree, target) != target or not 0 <= target < targets:
+                return None
+    columns = {tree: column for column, tree in enumerate(made.order)}
+    groups = [[columns[tree] for tree in sorted(owner) if owner[tree] == target] for target in range(targets)]
+    if len(owner) < len(made.order) or len({len(g) for g in groups}) != 1:
+        return None
+    return np.array(groups, np.int64)
 
 
 def _data(x: Tensor) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.ir.graph import Value
-from ingot.compiler.ir.types import boolean, f32, i64
+from ingot.compiler.ir.types import boolean, f32, i64, u32
 from ingot.frontends.onnx.export.writer import Writer, writes
 
 
@@ -31,7 +31,7 @@ def reshape(w: Writer, value: Value, x: str) -> str:
     return w.reshape(x, value.shape)
 
 
-@writes("restate")
+@writes("restate", "agreed")
 def restate(w: Writer, value: Value, x: str) -> str:
     return w.node("Identity", x)
 
@@ -188,6 +188,19 @@ def _wide(w: Writer, value: Value, indices: str) -> str:
 @writes("gather_elements")
 def gather_elements(w: Writer, value: Value, x: str, indices: str) -> str:
     return w.node("GatherElements", x, _wide(w, value, indices), axis=value.op.axis)  # type: ignore[attr-defined]
+
+
+@writes("tree_leaves")
+def tree_leaves(w: Writer, value: Value, x: str, thresholds: str, link: str, roots: str) -> str:
+    """Step by step, all trees at once."""
+    high = w.constant(np.asarray(1 << 32, np.int64))
+    feature, following = w.node("Mod", link, high), w.node("Div", link, high)
+    place = w.node("Expand", w.cast(roots, i64), w.dims(value.shape))
+    for _ in range(value.op.depth):  # type: ignore[attr-defined]
+        column = w.node("GatherElements", x, w.node("Gather", feature, place), axis=1)
+        first = w.node("LessOrEqual", column, w.node("Gather", thresholds, place))
+        place = w.node("Add", w.node("Gather", following, place), w.cast(w.node("Not", first), i64))
+    return w.cast(place, u32)
 
 
 @writes("gather_nd")
