@@ -47,6 +47,7 @@ from ingot.compiler.target import Target
 
 UNROLL = 4  # channels in one iteration of the register tile
 ONCE = 0  # locality of a hint: what is read once a block need not stay in the farther caches, where others live
+LATER = 2  # the same for more than the first cache keeps until it is read: the second
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 PART_BYTES = 1 << 20  # of a changing weight's transform that are made at a time, if that are whole groups
@@ -309,10 +310,18 @@ class ConvolutionNest:
         self, weight: tuple[Dim, Dim, Dim, Dim], channel: Dim, strip: Dim, strips: int
     ) -> list[Statement]:
         """Hints for the part of u that comes next, divided among the strips of rows that read this one."""
-        each = -(-UNROLL // strips)
+        itemsize = self.u.dtype.itemsize
+        line = LINE // itemsize
+        across = -(-self.sizes.columns // line)  # lines of a channel
+        each = -(-UNROLL * across // strips)
         ahead = (*weight[:-1], weight[-1] + 1)  # beyond the last block the memory of the next point follows
-        lines = [channel + symbolic.minimum(strip * each + n, UNROLL - 1) for n in range(each)]
-        return [Prefetch(self.u, (*ahead, line, 0), ONCE) for line in lines]
+        near = self.channels * self.sizes.columns * itemsize <= self.target.l1_bytes // 2
+        hints = []
+        for n in range(each):
+            number = symbolic.minimum(strip * each + n, UNROLL * across - 1)
+            place = (*ahead, channel + number // across, number % across * line)
+            hints.append(Prefetch(self.u, place, ONCE if near else LATER))
+        return hints
 
     def _multiply_add(self, left: Scalar, right: Scalar, total: Scalar) -> Scalar:
         if self.target.has_fma:

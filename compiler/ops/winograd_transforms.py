@@ -168,11 +168,14 @@ def image_loops(v: Buffer, x: Buffer, transform: Transform, tiles: Tiles) -> tup
 #   channels_last   w[r, s, c, o]
 #   channels_first  w[o, c, r, s]
 #   adjoint         w[c, o, 2 - r, 2 - s]   channels first, of the convolution whose gradient for the data this one is
-WeightOrder = Literal["channels_last", "channels_first", "adjoint"]
+#   blocked         w[o // lanes, c, r, s, o % lanes]   as it is read, with zeros beyond the last o
+WeightOrder = Literal["channels_last", "channels_first", "adjoint", "blocked"]
 
 
-def weight_index(order: WeightOrder, r: Dim, s: Dim, c: Dim, o: Dim) -> tuple[Dim, Dim, Dim, Dim]:
+def weight_index(order: WeightOrder, r: Dim, s: Dim, c: Dim, o: Dim, lanes: int = 1) -> tuple[Dim, ...]:
     match order:
+        case "blocked":
+            return o // lanes, c, r, s, o % lanes
         case "channels_last":
             return r, s, c, o
         case "channels_first":
@@ -183,6 +186,7 @@ def weight_index(order: WeightOrder, r: Dim, s: Dim, c: Dim, o: Dim) -> tuple[Di
 
 def weight_axes(order: WeightOrder) -> tuple[int, int, int, int]:
     """The transposition to [r, s, c, o]; taps of an adjoint are reversed besides."""
+    assert order != "blocked", "that is no transposition"
     return {"channels_last": (0, 1, 2, 3), "channels_first": (2, 3, 1, 0), "adjoint": (2, 3, 0, 1)}[order]
 
 
@@ -193,7 +197,8 @@ def weight_loops(
     """u[g - first, x, y, b, c, l] = (G w[:, :, c, o] G')[x, y] with o = (g * blocks + b) * columns + l, for some
     groups g from the first on; all that u has room for, if it is not said"""
     room, _, _, blocks, channels, columns = constants(u.shape)
-    outputs = w.shape[weight_axes(order)[3]]
+    lanes_ = constants(w.shape[-1:])[0]
+    outputs = w.shape[0] * lanes_ if order == "blocked" else w.shape[weight_axes(order)[3]]
     width = min(transform.lanes(u), columns)
     zero = scalar.constant(0, w.dtype)
 
@@ -206,7 +211,7 @@ def weight_loops(
             exists = scalar.predicate(output, "lt", outputs)
 
             def tap(r: Dim, s: Dim) -> Scalar:
-                return scalar.select(exists, Load(w, weight_index(order, r, s, channel, output)), zero)
+                return scalar.select(exists, Load(w, weight_index(order, r, s, channel, output, lanes_)), zero)
 
             def results(x: Dim, values: Sequence[Scalar]) -> list[Statement]:
                 index = (block // blocks, x), (block % blocks, channel, place)

@@ -1,12 +1,14 @@
 """Convolutions with 3x3 taps by interpolation, where that is less work.
 
     convolution(x, w)                 ->  winograd_convolution(x, winograd_weight(w))   a constant weight
+                                          winograd_convolution(x, winograd_taps(w))     the same, for few tiles
                                           winograd_convolution(x, w)                    one that changes
     convolution_weight_gradient(x, g) ->  winograd_weight_gradient(contract(winograd_data(x), winograd_cotangent(g)))
 
 for channels last, stride 1, no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
 units of one vector multiply-add; the weight's transform is larger than the weight, so reading it counts too.
-A weight that is constant is transformed when the program is made. One that changes is read as it stands, channels first
+A weight that is constant is transformed when the program is made; for very few tiles it is only put in order, and
+transformed in registers, which is less time than waiting for its transform. One that changes is read as it stands, channels first
 as models keep it, for the convolution and for the gradient of its data, and its gradient is written so: rearranging a
 weight takes as long as using it, and the copies would wait for the backward pass.
 
@@ -16,7 +18,7 @@ Invariant: the choice does not depend on the batch, so neither do the bits of a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.scalar import Buffer, Load
@@ -33,9 +35,11 @@ from ingot.compiler.ops.winograd import (
     WinogradConvolution,
     WinogradCotangent,
     WinogradData,
+    WinogradTaps,
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_taps import most_tiles
 from ingot.compiler.ops.winograd_transforms import WeightOrder, weight_axes, weight_index
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
@@ -50,12 +54,14 @@ CONSTANT_BATCH, CHANGING_BATCH = 1, 16  # that choices are made for, with a cons
 EFFICIENCY = 0.8  # of the multiply-adds of a direct convolution
 DATA_COST = {2: 95, 4: 340}  # transforming one vector of channels of a tile
 RESULT_COST = {2: 55, 4: 160}
-BYTES = 4  # that arrive from memory
+BYTES = 1 / 8  # of a vector that arrive from memory
 OVERLAP = 0.4  # of the lesser of computing and reading is not hidden behind the other
 MAKING = 2.0  # times the time to read the transform of a weight, to make it
+PASSING = {2: 24, 4: 60}  # to make the transform of one vector of a weight in registers
 GAIN = 0.9  # of the direct time must not be exceeded
 
 
+Choice = TypeVar("Choice")
 DEFAULT_TARGET = Target.named("x86-64-v3")
 
 
@@ -77,8 +83,8 @@ class Winograd(Pass):
 
         def interpolate(builder: Builder, value: Value) -> Value | None:
             """convolution(x, w) -> winograd_convolution(x, winograd_weight(w)), or (x, w) when w changes"""
-            tile = choose(value, self.target)
-            return None if tile is None else _convolution(builder, value, tile, self.target, self.repeated)
+            way = choose(value, self.target, self.repeated)
+            return None if way is None else _convolution(builder, value, way, self.target, self.repeated)
 
         def interpolate_gradient(builder: Builder, value: Value) -> Value | None:
             """convolution_weight_gradient(x, g) -> winograd_weight_gradient(contract(v of x, z of g))"""
@@ -102,14 +108,25 @@ class Winograd(Pass):
         return in_regions(rewrite(graph, rules), replace(self, repeated=True))
 
 
-def _convolution(builder: Builder, value: Value, tile: int, target: Target, repeated: bool) -> Value:
-    op = value.op
+@dataclass(frozen=True)
+class Way:
+    """How a convolution is interpolated."""
+
+    tile: int
+    passing: bool = False  # the transform of the weight is never stored
+
+
+def _convolution(builder: Builder, value: Value, way: Way, target: Target, repeated: bool) -> Value:
+    op, tile = value.op, way.tile
     assert isinstance(op, Convolution)
     x, w = value.args
     columns = VECTORS * target.lanes(value.tensor.dtype.itemsize)
     outputs = value.shape[-1]
     assert isinstance(outputs, int)
     blocks = _blocks(outputs, columns)
+    if way.passing:
+        taps = builder.emit(WinogradTaps(target.lanes(value.tensor.dtype.itemsize)), w)
+        return builder.emit(WinogradConvolution(tile, op.padding, outputs, "blocked", columns, blocks), x, taps)
     if repeated or is_constant(w):
         u = builder.emit(WinogradWeight(tile, columns, blocks), w)
         return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
@@ -149,14 +166,18 @@ def _weight_gradient(builder: Builder, value: Value, tile: int) -> Value:
     return builder.emit(WinogradWeightGradient(tile), products)
 
 
-def choose(value: Value, target: Target) -> int | None:
-    """The tile with the least estimated time; None when the direct convolution is estimated faster."""
+def choose(value: Value, target: Target, repeated: bool = False) -> Way | None:
+    """The way with the least estimated time; None when the direct convolution is estimated faster."""
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
     if not is_possible(op, x, w.shape):
         return None
-    return _best(direct_cost(value, target), {tile: winograd_cost(value, tile, target) for tile in POINTS})
+    costs = {Way(tile): winograd_cost(value, tile, target) for tile in POINTS}
+    for tile in POINTS:
+        if is_constant(w) and not repeated and can_pass(value, tile, target):
+            costs[Way(tile, passing=True)] = passing_cost(value, tile, target)
+    return _best(direct_cost(value, target), costs)
 
 
 def choose_gradient(value: Value, target: Target) -> int | None:
@@ -168,8 +189,8 @@ def choose_gradient(value: Value, target: Target) -> int | None:
     return _best(*gradient_costs(value, target))
 
 
-def _best(direct: float, costs: dict[int, float]) -> int | None:
-    best = min(costs, key=lambda tile: costs[tile])
+def _best(direct: float, costs: dict[Choice, float]) -> Choice | None:
+    best = min(costs, key=lambda choice: costs[choice])
     return best if costs[best] < GAIN * direct else None
 
 
@@ -183,19 +204,37 @@ def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> boo
 def direct_cost(value: Value, target: Target) -> float:
     batch, height, width, outputs, channels, lanes = _sizes(value, target)
     products = batch * height * width * TAPS * TAPS * channels * _vectors(outputs, lanes)
-    return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS))
+    return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS, target))
 
 
 def winograd_cost(value: Value, tile: int, target: Target) -> float:
+    products, transforms = _work(value, tile, target)
+    reading = _reading(value, (tile + TAPS - 1) ** 2, target)
+    making = 0.0 if is_constant(value.args[1]) else MAKING * reading
+    return _together(products, reading) + transforms + making
+
+
+def can_pass(value: Value, tile: int, target: Target) -> bool:
+    _, height, width, _, channels, lanes = _sizes(value, target)
+    return channels % lanes == 0 and -(-height // tile) * -(-width // tile) <= most_tiles(tile, target)
+
+
+def passing_cost(value: Value, tile: int, target: Target) -> float:
+    """With a weight that is transformed in registers: it is read as it is."""
+    _, _, _, outputs, channels, lanes = _sizes(value, target)
+    products, transforms = _work(value, tile, target)
+    making = PASSING[tile] * channels * _vectors(outputs, lanes)
+    return _together(products + making, _reading(value, TAPS * TAPS, target)) + transforms
+
+
+def _work(value: Value, tile: int, target: Target) -> tuple[float, float]:
+    """The time of all products, and of the transforms of data and of results."""
     batch, height, width, outputs, channels, lanes = _sizes(value, target)
-    points = (tile + TAPS - 1) ** 2
     tiles = batch * -(-height // tile) * -(-width // tile)
-    products = tiles * points * channels * _vectors(outputs, lanes)
+    products = tiles * (tile + TAPS - 1) ** 2 * channels * _vectors(outputs, lanes)
     data = tiles * DATA_COST[tile] * _vectors(channels, lanes)
     results = tiles * RESULT_COST[tile] * _vectors(outputs, lanes)
-    reading = _reading(value, points)
-    making = 0.0 if is_constant(value.args[1]) else MAKING * reading
-    return _together(products, reading) + data + results + making
+    return products, data + results
 
 
 def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float]]:
@@ -217,14 +256,14 @@ def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float
         products = points * tiles * channels * across / EFFICIENCY
         transforms = tiles * (DATA_COST[tile] * _vectors(channels, lanes) + RESULT_COST[tile] * across)
         stored = points * (tiles * (channels + outputs) + channels * outputs)
-        costs[tile] = products + transforms + 2 * stored * itemsize / BYTES
+        costs[tile] = products + transforms + 2 * stored * itemsize / (BYTES * target.vector_bytes)
     return direct, costs
 
 
-def _reading(value: Value, points: int) -> float:
+def _reading(value: Value, points: int, target: Target) -> float:
     """The time to read a weight that has this many numbers for each pair of channels."""
     channels, outputs = value.args[1].tensor.static_shape[-2:]
-    return points * channels * outputs * value.tensor.dtype.itemsize / BYTES
+    return points * channels * outputs * value.tensor.dtype.itemsize / (BYTES * target.vector_bytes)
 
 
 def _together(computing: float, reading: float) -> float:
