@@ -46,8 +46,7 @@ from ingot.compiler.ops.winograd_transforms import (
 from ingot.compiler.target import Target
 
 UNROLL = 4  # channels in one iteration of the register tile
-ONCE = 0  # locality of a hint: what is read once a block need not stay in the farther caches, where others live
-LATER = 2  # the same for more than the first cache keeps until it is read: the second
+AHEAD = 2  # locality of a hint: the second cache, since the first one does not keep so much until it is read
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 PART_BYTES = 1 << 20  # of a changing weight's transform that are made at a time, if that are whole groups
@@ -310,17 +309,15 @@ class ConvolutionNest:
         self, weight: tuple[Dim, Dim, Dim, Dim], channel: Dim, strip: Dim, strips: int
     ) -> list[Statement]:
         """Hints for the part of u that comes next, divided among the strips of rows that read this one."""
-        itemsize = self.u.dtype.itemsize
-        line = LINE // itemsize
+        line = LINE // self.u.dtype.itemsize
         across = -(-self.sizes.columns // line)  # lines of a channel
         each = -(-UNROLL * across // strips)
         ahead = (*weight[:-1], weight[-1] + 1)  # beyond the last block the memory of the next point follows
-        near = self.channels * self.sizes.columns * itemsize <= self.target.l1_bytes // 2
         hints = []
         for n in range(each):
             number = symbolic.minimum(strip * each + n, UNROLL * across - 1)
             place = (*ahead, channel + number // across, number % across * line)
-            hints.append(Prefetch(self.u, place, ONCE if near else LATER))
+            hints.append(Prefetch(self.u, place, AHEAD))
         return hints
 
     def _multiply_add(self, left: Scalar, right: Scalar, total: Scalar) -> Scalar:

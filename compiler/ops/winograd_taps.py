@@ -29,7 +29,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import OwnLoops
 from ingot.compiler.ops.nests import repeat, vectors
 from ingot.compiler.ops.straight import Straight
-from ingot.compiler.ops.winograd_loops import LATER, PARALLEL_PRODUCTS, ConvolutionNest
+from ingot.compiler.ops.winograd_loops import AHEAD, PARALLEL_PRODUCTS, ConvolutionNest
 from ingot.compiler.ops.winograd_transforms import image_tile
 from ingot.compiler.target import Target
 
@@ -159,4 +159,4 @@ class FewTiles(ConvolutionNest):
         """Hints for taps of the block that comes next; each row of points asks for others."""
         source = self.weight.source
         assert source is not None
-        return [Prefetch(source, (group + 1, channel, r, s, 0), LATER) for r, s in TAPS[number :: self.size]]
+        return [Prefetch(source, (group + 1, channel, r, s, 0), AHEAD) for r, s in TAPS[number :: self.size]]
