@@ -38,6 +38,7 @@ from ingot.compiler.ops import winograd_loops, winograd_transforms
 from ingot.compiler.ops.base import Finish, Op, OpTypeError, OwnLoops, Sample, store_result
 from ingot.compiler.ops.structure import inverse
 from ingot.compiler.ops.windows import Axis, Padding, axes_of, pad_array, window_view
+from ingot.compiler.ops.winograd_products import GradientNest, is_whole
 from ingot.compiler.ops.winograd_taps import FewTiles, most_tiles
 from ingot.compiler.ops.winograd_transforms import Tiles, Transform, WeightOrder, weight_axes
 from ingot.compiler.target import Target
@@ -480,6 +481,52 @@ class WinogradWeightGradient(Op):
             yield Sample(cls(4, order), (f32[36, 2, 9],), 1.0, 2.0)
             yield Sample(cls(2, order), (f32[16, 3, 8],), 1.0, 2.0)
             yield Sample(cls(2, order), (f32[16, 11, 70],), 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class WinogradProductGradient(Op):
+    """winograd_weight_gradient of u[p, c, o] = sum(t: v[p, t, c] * z[p, t, o]), which is never stored; over all rows t but
+    the last, which belongs to no tile"""
+
+    tile: int
+    order: WeightOrder = "channels_last"
+    differentiable = False
+    cheap = False
+    rereads = True
+
+    def infer(self, v: TensorType, z: TensorType) -> TensorType:
+        if v.rank != 3 or z.rank != 3 or v.shape[:2] != z.shape[:2] or v.dtype != z.dtype or v.shape[1] == 0:
+            raise OpTypeError(f"{self.name} takes f32[points, tiles + 1, channels] twice, not {v!r} and {z!r}")
+        if not is_whole(v.shape[2], z.shape[2]):
+            raise OpTypeError(f"{self.name} takes whole blocks of channels, not {v!r} and {z!r}")
+        made = WinogradWeightGradient(self.tile, self.order)
+        return made.infer(v.with_shape((v.shape[0], v.shape[2], z.shape[2])))
+
+    def evaluate(self, v: np.ndarray, z: np.ndarray) -> np.ndarray:
+        left, right = v[:, :-1].astype(np.float64), z[:, :-1].astype(np.float64)
+        products = np.einsum("ptc,pto->pco", left, right, optimize=True)
+        return WinogradWeightGradient(self.tile, self.order).evaluate(products).astype(v.dtype)
+
+    def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
+        return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body
+
+    def loops_for(
+        self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
+    ) -> OwnLoops:
+        transform = Transform(matrices(self.tile).weight.T, target)
+        return OwnLoops(GradientNest(outputs[0], *inputs, transform, self.order).loops())
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        # little at negative points, because errors are relative to each result
+        rng = np.random.default_rng(0)
+        for order in ("channels_last", "channels_first"):
+            for tile, rows, channels in ((4, 7, 8), (2, 2, 16)):
+                line = np.array([1.0, *(0.1 if point < 0 else 1.0 for point in POINTS[tile][1:]), 1.0])
+                size = len(line) ** 2
+                v = rng.uniform(1, 2, (size, rows, channels)) * np.outer(line, line).reshape(-1, 1, 1)
+                z = rng.uniform(1, 2, (size, rows, 64))
+                yield Sample(cls(tile, order), (v.astype(np.float32), z.astype(np.float32)))
 
 
 DEFAULT_TARGET = "x86-64-v3"  # where nobody says for which machine the loops are

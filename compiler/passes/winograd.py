@@ -4,6 +4,8 @@
                                           winograd_convolution(x, winograd_taps(w))     the same, for few tiles
                                           winograd_convolution(x, w)                    one that changes
     convolution_weight_gradient(x, g) ->  winograd_weight_gradient(contract(winograd_data(x), winograd_cotangent(g)))
+                                          winograd_product_gradient(winograd_data(x), winograd_cotangent(g))
+                                          where there are more products than numbers that they are made of
 
 for channels last, stride 1, no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
 units of one vector multiply-add; the weight's transform is larger than the weight, so reading it counts too.
@@ -35,10 +37,12 @@ from ingot.compiler.ops.winograd import (
     WinogradConvolution,
     WinogradCotangent,
     WinogradData,
+    WinogradProductGradient,
     WinogradTaps,
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_products import is_whole
 from ingot.compiler.ops.winograd_taps import most_tiles
 from ingot.compiler.ops.winograd_transforms import WeightOrder, weight_axes, weight_index
 from ingot.compiler.options import Options
@@ -94,7 +98,8 @@ class Winograd(Pass):
         def gradient_in_order(builder: Builder, value: Value) -> Value | None:
             """transpose(winograd_weight_gradient(u)) to channels first -> winograd_weight_gradient(u) that writes so"""
             (made,) = value.args
-            if not isinstance(made.op, WinogradWeightGradient) or made.op.order != "channels_last":
+            gradients = WinogradWeightGradient | WinogradProductGradient
+            if not isinstance(made.op, gradients) or made.op.order != "channels_last":
                 return None
             wanted = inverse(weight_axes("channels_first"))
             if value.op.perm != wanted:  # type: ignore[attr-defined]
@@ -120,12 +125,12 @@ def _convolution(builder: Builder, value: Value, way: Way, target: Target, repea
     op, tile = value.op, way.tile
     assert isinstance(op, Convolution)
     x, w = value.args
-    columns = VECTORS * target.lanes(value.tensor.dtype.itemsize)
-    outputs = value.shape[-1]
+    outputs, lanes = value.shape[-1], target.lanes(value.tensor.dtype.itemsize)
     assert isinstance(outputs, int)
+    columns = min(VECTORS, _vectors(outputs, lanes)) * lanes
     blocks = _blocks(outputs, columns)
     if way.passing:
-        taps = builder.emit(WinogradTaps(target.lanes(value.tensor.dtype.itemsize)), w)
+        taps = builder.emit(WinogradTaps(lanes), w)
         return builder.emit(WinogradConvolution(tile, op.padding, outputs, "blocked", columns, blocks), x, taps)
     if repeated or is_constant(w):
         u = builder.emit(WinogradWeight(tile, columns, blocks), w)
@@ -162,6 +167,8 @@ def _weight_gradient(builder: Builder, value: Value, tile: int) -> Value:
     x, g = value.args
     v = builder.emit(WinogradData(tile, op.padding), x)
     z = builder.emit(WinogradCotangent(tile), g)
+    if products_pass(value, tile):
+        return builder.emit(WinogradProductGradient(tile), v, z)
     products = builder.emit(Contract("ptc", "pto", "pco"), v, z)
     return builder.emit(WinogradWeightGradient(tile), products)
 
@@ -187,6 +194,19 @@ def choose_gradient(value: Value, target: Target) -> int | None:
     if not is_possible(op, value.args[0], value.shape):
         return None
     return _best(*gradient_costs(value, target))
+
+
+def products_pass(value: Value, tile: int) -> bool:
+    """Whether products that are never stored take less time: there are more of them than of what they are made of."""
+    g = value.args[1]
+    _, height, width, outputs = g.tensor.shape
+    channels = value.shape[-2]
+    assert isinstance(height, int)
+    assert isinstance(width, int)
+    if not isinstance(outputs, int) or not isinstance(channels, int) or not is_whole(channels, outputs):
+        return False
+    tiles = CHANGING_BATCH * -(-height // tile) * -(-width // tile)
+    return channels * outputs > tiles * (channels + outputs)
 
 
 def _best(direct: float, costs: dict[Choice, float]) -> Choice | None:

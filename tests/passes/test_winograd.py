@@ -109,6 +109,8 @@ def test_blocks_are_as_wide_as_register_tiles():
         v.op for v in Winograd(Target.named("x86-64-v4"))(graph_of(*LARGE)).body if v.op.name == "winograd_weight"
     ]
     assert weight.columns == 32
+    narrow = Winograd(Target.named("x86-64-v4"))(graph_of(f32[1, 64, 64, 16], f32[3, 3, 16, 16]))
+    assert [v.op.columns for v in narrow.body if isinstance(v.op, WinogradWeight)] == [16]
 
 
 @pytest.mark.parametrize(
@@ -245,12 +247,19 @@ def test_the_gradient_of_a_weight_is_interpolated():
     assert names(Winograd()(gradient_graph(f32["n", 16, 16, 1], 8))) == ["convolution_weight_gradient"]
 
 
+def test_products_that_outnumber_what_they_are_made_of_are_not_stored():
+    made = Winograd()(gradient_graph(f32["n", 4, 4, 256], 256))
+    assert names(made) == ["winograd_data", "winograd_cotangent", "winograd_product_gradient"]
+    assert names(Winograd()(gradient_graph(f32["n", 4, 4, 256], 250)))[-1] == "winograd_weight_gradient"
+
+
 @pytest.mark.parametrize(
     ("x", "outputs", "padding"),
     [
         (f32[2, 16, 16, 32], 32, ((1, 1), (1, 1))),
         (f32["n", 11, 14, 24], 40, ((1, 1), (1, 1))),
         (f32[3, 9, 10, 40], 17, ((0, 1), (2, 0))),
+        (f32["n", 4, 4, 72], 128, ((1, 1), (1, 1))),
     ],
 )
 def test_the_gradient_of_a_weight_is_within_the_bound(x: TensorType, outputs: int, padding: object):
