@@ -6,7 +6,7 @@ variant of a loop gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -79,6 +79,22 @@ class Straight:
             row += 1
         return results
 
+    def row(self, matrix: np.ndarray, number: int, value: Callable[[int], Scalar]) -> Scalar:
+        """One of the results of `rows`, with the same bits; `value(n)` binds the n-th value, of those it needs."""
+        row = matrix[number]
+        values = {n: value(n) for n in np.flatnonzero(row).tolist()}
+        if any(_mirrored(matrix[n], matrix[n + 1]) for n in (number - 1, number) if 0 <= n < len(matrix) - 1):
+            lead = float(row[1::2][np.flatnonzero(row[1::2])[-1]])
+            even = self.linear(*_some(row, values, 0))
+            factors, odd = _some(row, values, 1)
+            part = self.linear([factor / lead for factor in factors], odd)
+            assert even is not None
+            assert part is not None
+            return self.multiply_add(lead, part, even)
+        total = self.linear(list(row[list(values)]), list(values.values()))
+        assert total is not None, "a row of zeros"
+        return total
+
     def _pair(self, row: np.ndarray, values: Sequence[Scalar]) -> tuple[Scalar, Scalar]:
         lead = float(row[1::2][np.flatnonzero(row[1::2])[-1]])
         even = self.linear(row[::2], values[::2])
@@ -107,6 +123,12 @@ class Straight:
         sums = [self.linear(row, parts) for row in factors]
         assert all(total is not None for total in sums), "a row of zeros"
         return sums  # type: ignore[return-value]
+
+
+def _some(row: np.ndarray, values: Mapping[int, Scalar], parity: int) -> tuple[list[float], list[Scalar]]:
+    """(factors, values) of even or of odd columns"""
+    places = [n for n in values if n % 2 == parity]
+    return [float(row[n]) for n in places], [values[n] for n in places]
 
 
 def _mirrored(first: np.ndarray, second: np.ndarray) -> bool:

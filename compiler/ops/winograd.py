@@ -28,14 +28,18 @@ from functools import cache
 
 import numpy as np
 
-from ingot.compiler.ir import symbolic
+from ingot.compiler.ir import scalar, symbolic
 from ingot.compiler.ir.loops import Alloc, Statement
-from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.scalar import Buffer, Scalar
+from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import TensorType, f32, type_of
 from ingot.compiler.ops import winograd_loops, winograd_transforms
 from ingot.compiler.ops.base import Finish, Op, OpTypeError, OwnLoops, Sample, store_result
 from ingot.compiler.ops.structure import inverse
 from ingot.compiler.ops.windows import Axis, Padding, axes_of, pad_array, window_view
+from ingot.compiler.ops.winograd_products import GradientNest, is_whole
+from ingot.compiler.ops.winograd_taps import FewTiles, most_tiles
 from ingot.compiler.ops.winograd_transforms import Tiles, Transform, WeightOrder, weight_axes
 from ingot.compiler.target import Target
 from ingot.runtime.storage import make_present
@@ -61,15 +65,21 @@ class Matrices:
 @cache
 def matrices(tile: int) -> Matrices:
     """Toom and Cook's construction: evaluate at the points, multiply, interpolate; transposed, so that data and
-    result change places."""
+    result change places. What divides a point's product is left to the result, where it costs no operation: weights
+    are plain values of a polynomial."""
     points = POINTS[tile]
     size = tile + TAPS - 1
     weight, data, result = np.zeros((size, TAPS)), np.zeros((size, size)), np.zeros((tile, size))
     for row, point in enumerate(points):
         others = [p for p in points if p != point]
-        weight[row] = np.array([point**n for n in range(TAPS)]) / math.prod(point - p for p in others)
+        scale = 1 / math.prod(point - p for p in others)
+        weight[row] = [point**n for n in range(TAPS)]
         data[row, : size - 1] = np.poly(others)[::-1]
         result[:, row] = [point**n for n in range(tile)]
+        if math.isclose(abs(scale), 1):
+            data[row] *= math.copysign(1, scale)
+        else:
+            result[:, row] *= scale
         if point < 0:  # the mirror of the row before, exactly: the two share their parts
             weight[row], data[row] = _mirror(weight[row - 1]), _mirror(data[row - 1])
             result[:, row] = _mirror(result[:, row - 1])
@@ -165,6 +175,40 @@ class WinogradWeight(Op):
 
 
 @dataclass(frozen=True)
+class WinogradTaps(Op):
+    """y[b, c, r, s, l] = w[r, s, c, b * lanes + l], or 0 beyond the last output: a weight in the order it is read in"""
+
+    lanes: int
+    differentiable = False
+    prepares = True
+    movement = True
+
+    def infer(self, w: TensorType) -> TensorType:
+        if w.rank != 4 or w.shape[:2] != (TAPS, TAPS) or self.lanes < 1 or not w.is_static:
+            raise OpTypeError(f"{self.name} takes [3, 3, channels, channels], not {w!r}")
+        _, _, channels, outputs = w.static_shape
+        return w.with_shape((-(-outputs // self.lanes), channels, TAPS, TAPS, self.lanes))
+
+    def evaluate(self, w: np.ndarray) -> np.ndarray:
+        _, _, channels, outputs = w.shape
+        blocks, rest = -(-outputs // self.lanes), -outputs % self.lanes
+        if rest:
+            w = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, rest)))
+        return w.reshape(TAPS, TAPS, channels, blocks, self.lanes).transpose(3, 2, 0, 1, 4)
+
+    def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
+        block, channel, r, s, lane = index
+        place = block * self.lanes + lane
+        inside = scalar.predicate(place, "lt", operands[0].type.shape[3])
+        return scalar.select(inside, operands[0](r, s, channel, place), scalar.constant(0, output.dtype))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(4), (f32[3, 3, 2, 8],))
+        yield Sample(cls(16), (f32[3, 3, 3, 19],))
+
+
+@dataclass(frozen=True)
 class WinogradConvolution(Op):
     """The convolution of x[n, y, x, c] with the weights whose transform is u, as `outputs` channels.
 
@@ -193,8 +237,10 @@ class WinogradConvolution(Op):
         """The type of the transform of the second operand."""
         if self.order is None:
             return w
-        if w.rank != 4:
-            raise OpTypeError(f"{self.name} takes a weight of rank 4, not {w!r}")
+        if w.rank != (5 if self.order == "blocked" else 4):
+            raise OpTypeError(f"{self.name}: {w!r} is no weight in the order {self.order}")
+        if self.order == "blocked":
+            return self._transform().infer(w.with_shape((TAPS, TAPS, w.shape[1], self.outputs)))
         return self._transform().infer(w.with_shape(tuple(w.shape[n] for n in weight_axes(self.order))))
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
@@ -216,7 +262,10 @@ class WinogradConvolution(Op):
 
     def evaluate(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         u = w
-        if self.order is not None:
+        if self.order == "blocked":
+            taps = w.transpose(2, 3, 1, 0, 4).reshape(TAPS, TAPS, w.shape[1], -1)[..., : self.outputs]
+            u = self._transform().evaluate(taps)
+        elif self.order is not None:
             taps = w[:, :, ::-1, ::-1] if self.order == "adjoint" else w
             u = self._transform().evaluate(taps.transpose(weight_axes(self.order)))
         made = matrices(self.tile)
@@ -241,14 +290,26 @@ class WinogradConvolution(Op):
         made = matrices(self.tile)
         axes = self._axes(x.shape[1:3])
         weight = winograd_loops.Weight(w)
+        few = self._is_few(target, x, w)
         if self.order is not None:
-            room = Buffer("u", w.dtype, self._transformed_type(w.type).shape, "arena")
+            shape = self._transformed_type(w.type).shape
+            if few:
+                shape = (w.shape[0], *made.data.shape, 1, x.shape[-1], w.shape[-1])
+            room = Buffer("u", w.dtype, shape, "arena")
             weight = winograd_loops.Weight(room, w, self.order, Transform(made.weight, target))
-        nest = winograd_loops.ConvolutionNest(
+        nest = (FewTiles if few else winograd_loops.ConvolutionNest)(
             tiles_of(axes, self.tile), axes, x, weight, outputs[0], Transform(made.data, target),
             Transform(made.result, target), finish,
         )  # fmt: skip
         return nest.loops()
+
+    def _is_few(self, target: Target, x: Buffer, w: Buffer) -> bool:
+        """Whether the transform of the weight is never stored."""
+        lanes = target.lanes(x.dtype.itemsize)
+        tiles = symbolic.product(tiles_of(self._axes(x.shape[1:3]), self.tile).counts)
+        whole = x.shape[-1] % lanes == 0 and w.shape[-1] == lanes
+        few = isinstance(tiles, int) and 0 < tiles <= most_tiles(self.tile, target)
+        return self.order == "blocked" and whole and few
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -270,6 +331,14 @@ class WinogradConvolution(Op):
                     continue
                 stored = np.ascontiguousarray(w.transpose(inverse(weight_axes(order))))
                 yield Sample(cls(tile, padding, outputs, order, columns, blocks), (x, stored))
+        for lanes, tile, batch, height, width, outputs in (
+            (16, 4, 1, 7, 7, 19), (16, 4, 3, 4, 6, 16), (16, 4, 5, 4, 3, 5), (8, 4, 2, 3, 4, 11), (16, 2, 2, 6, 3, 4),
+            (16, 4, 1, 9, 8, 35),
+        ):  # fmt: skip
+            w = rng.uniform(1, 2, (3, 3, 16, outputs)).astype(np.float32)
+            x = rng.uniform(1, 2, (batch, height, width, 16)).astype(np.float32)
+            blocked = np.ascontiguousarray(WinogradTaps(lanes).evaluate(w))
+            yield Sample(cls(tile, ((1, 1), (1, 1)), outputs, "blocked", 2 * lanes, 1), (x, blocked))
 
 
 # --- the gradient for the weights -----------------------------------------------------------------
@@ -413,6 +482,52 @@ class WinogradWeightGradient(Op):
             yield Sample(cls(4, order), (f32[36, 2, 9],), 1.0, 2.0)
             yield Sample(cls(2, order), (f32[16, 3, 8],), 1.0, 2.0)
             yield Sample(cls(2, order), (f32[16, 11, 70],), 1.0, 2.0)
+
+
+@dataclass(frozen=True)
+class WinogradProductGradient(Op):
+    """winograd_weight_gradient of u[p, c, o] = sum(t: v[p, t, c] * z[p, t, o]), which is never stored; over all rows t but
+    the last, which belongs to no tile"""
+
+    tile: int
+    order: WeightOrder = "channels_last"
+    differentiable = False
+    cheap = False
+    rereads = True
+
+    def infer(self, v: TensorType, z: TensorType) -> TensorType:
+        if v.rank != 3 or z.rank != 3 or v.shape[:2] != z.shape[:2] or v.dtype != z.dtype or v.shape[1] == 0:
+            raise OpTypeError(f"{self.name} takes f32[points, tiles + 1, channels] twice, not {v!r} and {z!r}")
+        if not is_whole(v.shape[2], z.shape[2]):
+            raise OpTypeError(f"{self.name} takes whole blocks of channels, not {v!r} and {z!r}")
+        made = WinogradWeightGradient(self.tile, self.order)
+        return made.infer(v.with_shape((v.shape[0], v.shape[2], z.shape[2])))
+
+    def evaluate(self, v: np.ndarray, z: np.ndarray) -> np.ndarray:
+        left, right = v[:, :-1].astype(np.float64), z[:, :-1].astype(np.float64)
+        products = np.einsum("ptc,pto->pco", left, right, optimize=True)
+        return WinogradWeightGradient(self.tile, self.order).evaluate(products).astype(v.dtype)
+
+    def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
+        return self.loops_for(Target.named(DEFAULT_TARGET), outputs, inputs).body
+
+    def loops_for(
+        self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
+    ) -> OwnLoops:
+        transform = Transform(matrices(self.tile).weight.T, target)
+        return OwnLoops(GradientNest(outputs[0], *inputs, transform, self.order).loops())
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        # little at negative points, because errors are relative to each result
+        rng = np.random.default_rng(0)
+        for order in ("channels_last", "channels_first"):
+            for tile, rows, channels in ((4, 7, 8), (2, 2, 16)):
+                line = np.array([1.0, *(0.1 if point < 0 else 1.0 for point in POINTS[tile][1:]), 1.0])
+                size = len(line) ** 2
+                v = rng.uniform(1, 2, (size, rows, channels)) * np.outer(line, line).reshape(-1, 1, 1)
+                z = rng.uniform(1, 2, (size, rows, 64))
+                yield Sample(cls(tile, order), (v.astype(np.float32), z.astype(np.float32)))
 
 
 DEFAULT_TARGET = "x86-64-v3"  # where nobody says for which machine the loops are

@@ -46,7 +46,7 @@ from ingot.compiler.ops.winograd_transforms import (
 from ingot.compiler.target import Target
 
 UNROLL = 4  # channels in one iteration of the register tile
-ONCE = 0  # locality of a hint: what is read once a block need not stay in the farther caches, where others live
+AHEAD = 2  # locality of a hint: the second cache, since the first one does not keep so much until it is read
 MOST_SHARED = 64  # tiles that are one block
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 LOW = 4  # rows of the register tiles for what is left of a block
@@ -326,10 +326,16 @@ class ConvolutionNest:
         self, weight: tuple[Dim, Dim, Dim, Dim], channel: Dim, strip: Dim, strips: int
     ) -> list[Statement]:
         """Hints for the part of u that comes next, divided among the strips of rows that read this one."""
-        each = -(-UNROLL // strips)
+        line = LINE // self.u.dtype.itemsize
+        across = -(-self.sizes.columns // line)  # lines of a channel
+        each = -(-UNROLL * across // strips)
         ahead = (*weight[:-1], weight[-1] + 1)  # beyond the last block the memory of the next point follows
-        lines = [channel + symbolic.minimum(strip * each + n, UNROLL - 1) for n in range(each)]
-        return [Prefetch(self.u, (*ahead, line, 0), ONCE) for line in lines]
+        hints = []
+        for n in range(each):
+            number = symbolic.minimum(strip * each + n, UNROLL * across - 1)
+            place = (*ahead, channel + number // across, number % across * line)
+            hints.append(Prefetch(self.u, place, AHEAD))
+        return hints
 
     def _multiply_add(self, left: Scalar, right: Scalar, total: Scalar) -> Scalar:
         if self.target.has_fma:

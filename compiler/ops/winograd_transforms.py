@@ -28,6 +28,7 @@ from ingot.compiler.target import Target
 
 LINE = 64  # bytes of a cache line
 BLOCK_OUTPUTS, BLOCK_CHANNELS = 64, 8  # of a weight's gradient that is put together in the first cache
+SQUARE = 8  # rows and columns that are transposed in registers
 PARALLEL_ELEMENTS = 1 << 15  # results of a transform from which threads share it
 
 Element = Callable[[Dim, Dim], Scalar]  # (row, column) -> what is there
@@ -168,11 +169,14 @@ def image_loops(v: Buffer, x: Buffer, transform: Transform, tiles: Tiles) -> tup
 #   channels_last   w[r, s, c, o]
 #   channels_first  w[o, c, r, s]
 #   adjoint         w[c, o, 2 - r, 2 - s]   channels first, of the convolution whose gradient for the data this one is
-WeightOrder = Literal["channels_last", "channels_first", "adjoint"]
+#   blocked         w[o // lanes, c, r, s, o % lanes]   as it is read, with zeros beyond the last o
+WeightOrder = Literal["channels_last", "channels_first", "adjoint", "blocked"]
 
 
-def weight_index(order: WeightOrder, r: Dim, s: Dim, c: Dim, o: Dim) -> tuple[Dim, Dim, Dim, Dim]:
+def weight_index(order: WeightOrder, r: Dim, s: Dim, c: Dim, o: Dim, lanes: int = 1) -> tuple[Dim, ...]:
     match order:
+        case "blocked":
+            return o // lanes, c, r, s, o % lanes
         case "channels_last":
             return r, s, c, o
         case "channels_first":
@@ -183,6 +187,7 @@ def weight_index(order: WeightOrder, r: Dim, s: Dim, c: Dim, o: Dim) -> tuple[Di
 
 def weight_axes(order: WeightOrder) -> tuple[int, int, int, int]:
     """The transposition to [r, s, c, o]; taps of an adjoint are reversed besides."""
+    assert order != "blocked", "that is no transposition"
     return {"channels_last": (0, 1, 2, 3), "channels_first": (2, 3, 1, 0), "adjoint": (2, 3, 0, 1)}[order]
 
 
@@ -193,7 +198,8 @@ def weight_loops(
     """u[g - first, x, y, b, c, l] = (G w[:, :, c, o] G')[x, y] with o = (g * blocks + b) * columns + l, for some
     groups g from the first on; all that u has room for, if it is not said"""
     room, _, _, blocks, channels, columns = constants(u.shape)
-    outputs = w.shape[weight_axes(order)[3]]
+    lanes_ = constants(w.shape[-1:])[0]
+    outputs = w.shape[0] * lanes_ if order == "blocked" else w.shape[weight_axes(order)[3]]
     width = min(transform.lanes(u), columns)
     zero = scalar.constant(0, w.dtype)
 
@@ -206,7 +212,7 @@ def weight_loops(
             exists = scalar.predicate(output, "lt", outputs)
 
             def tap(r: Dim, s: Dim) -> Scalar:
-                return scalar.select(exists, Load(w, weight_index(order, r, s, channel, output)), zero)
+                return scalar.select(exists, Load(w, weight_index(order, r, s, channel, output, lanes_)), zero)
 
             def results(x: Dim, values: Sequence[Scalar]) -> list[Statement]:
                 index = (block // blocks, x), (block % blocks, channel, place)
@@ -245,47 +251,87 @@ def weight_gradient_loops(
     kind = "parallel" if many else "serial"
     if order == "channels_last":
         return repeat(channels, line, kind)
-    return _gradient_by_blocks(w, transform, point, constants((channels, outputs)), width, kind)
+    return gradient_by_blocks(w, transform, point, constants((channels, outputs)), width, kind)
 
 
-def _gradient_by_blocks(
+def gradient_by_blocks(
     w: Buffer, transform: Transform, point: Callable[[Dim, Dim], Element], sizes: Sequence[int], width: int, kind: LoopKind
 ) -> tuple[Statement, ...]:  # fmt: skip
     """The same into w[o, c, r, s], where neighbours along o are far apart: a block of the weight is put together in the
-    first cache, and its rows are written whole."""
+    first cache, in the order of the transform, and transposed in registers as it is written."""
     channels, outputs = sizes
-    taps = transform.rows
-    flat = Buffer(w.name, w.dtype, (outputs, channels * taps * taps), w.space)
+
+    def block(output: Dim, channel: Dim, height: Dim, count: Dim) -> list[Statement]:
+        def from_there(c: Dim, o: Dim) -> Element:
+            return point(channel + c, output + o)
+
+        return gradient_block(w, transform, from_there, (output, channel), (height, count), width)
+
+    return blocks_of_gradient(outputs, channels, block, kind)
+
+
+def blocks_of_gradient(
+    outputs: int, channels: int, body: Callable[[Dim, Dim, Dim, Dim], Sequence[Statement]], kind: LoopKind
+) -> tuple[Statement, ...]:
+    """body(first output, first channel, outputs, channels) for blocks of a weight"""
     down, across = -(-outputs // BLOCK_OUTPUTS), -(-channels // BLOCK_CHANNELS)
 
-    def block(number: Dim) -> list[Statement]:
-        part = transform.part(w)
-        rows = Buffer("rows", w.dtype, (BLOCK_OUTPUTS, BLOCK_CHANNELS * taps * taps), "stack")
+    def block(number: Dim) -> Sequence[Statement]:
         output, channel = number // across * BLOCK_OUTPUTS, number % across * BLOCK_CHANNELS
         height = symbolic.minimum(BLOCK_OUTPUTS, outputs - output)
-        count = symbolic.minimum(BLOCK_CHANNELS, channels - channel)
+        return body(output, channel, height, symbolic.minimum(BLOCK_CHANNELS, channels - channel))
 
-        def one(c: Dim) -> tuple[Statement, ...]:
-            def lanes(place: Dim, lane: Dim) -> list[Statement]:
-                def results(r: Dim, values: Sequence[Scalar]) -> list[Statement]:
-                    return [Store(rows, (place, (c * taps + r) * taps + s), value) for s, value in enumerate(values)]
+    return repeat(down * across, block, kind)
 
-                element = point(channel + c, output + place)
-                return [*transform.first(part, element, lane), *transform.second(part, results, lane)]
 
-            return vectors(height, width, lanes)
+def gradient_block(
+    w: Buffer, transform: Transform, point: Callable[[Dim, Dim], Element], first: tuple[Dim, Dim],
+    counts: tuple[Dim, Dim], width: int, order: WeightOrder = "channels_first",
+) -> list[Statement]:  # fmt: skip
+    """One block of a weight, from the points of its channels c and outputs o, counted from the first."""
+    (output, channel), (height, count) = first, counts
+    taps = transform.rows
+    outputs, channels = (w.shape[0], w.shape[1]) if order == "channels_first" else (w.shape[3], w.shape[2])
+    flat = Buffer(w.name, w.dtype, (outputs, channels * taps * taps), w.space)
+    part = transform.part(w)
+    made = Buffer("made", w.dtype, (BLOCK_CHANNELS * taps * taps, BLOCK_OUTPUTS), "stack")
 
-        def row(o: Dim) -> tuple[Statement, ...]:
-            start = channel * taps * taps
-            return vectors(
-                count * taps * taps,
-                transform.target.lanes(w.dtype.itemsize),
-                lambda j, _: [Store(flat, (output + o, start + j), Load(rows, (o, j)))],
-            )
+    def one(c: Dim) -> tuple[Statement, ...]:
+        def lanes(place: Dim, lane: Dim) -> list[Statement]:
+            def results(r: Dim, values: Sequence[Scalar]) -> list[Statement]:
+                if order == "channels_last":
+                    return [Store(w, (r, s, channel + c, output + place), value) for s, value in enumerate(values)]
+                return [Store(made, ((c * taps + r) * taps + s, place), value) for s, value in enumerate(values)]
 
-        return [Alloc(part), Alloc(rows), *repeat(count, one), *repeat(height, row)]
+            return [*transform.first(part, point(c, place), lane), *transform.second(part, results, lane)]
 
-    return (View(flat, w), *repeat(down * across, block, kind))
+        return vectors(height, width, lanes)
+
+    def element(o: Dim, j: Dim) -> Statement:
+        return Store(flat, (output + o, channel * taps * taps + j), Load(made, (j, o)))
+
+    if order == "channels_last":
+        return [Alloc(part), *repeat(count, one)]
+    written = _transposed(height, count * taps * taps, element)
+    return [View(flat, w), Alloc(part), Alloc(made), *repeat(count, one), *written]
+
+
+def _transposed(rows: Dim, columns: Dim, element: Callable[[Dim, Dim], Statement]) -> tuple[Statement, ...]:
+    """element(row, column) for all of them, in squares, then the columns and the rows that are left"""
+
+    def square(k: Dim, j: Dim) -> tuple[Statement, ...]:
+        return vectors(SQUARE * SQUARE, SQUARE * SQUARE, lambda v, _: [element(k + v // SQUARE, j + v % SQUARE)])
+
+    def line(row: Dim, first: Dim, count: Dim) -> tuple[Statement, ...]:
+        return vectors(count, SQUARE, lambda j, _: [element(row, first + j)])
+
+    down, across = rows // SQUARE, columns // SQUARE
+    whole, rest = down * SQUARE, across * SQUARE
+    return (
+        *repeat(down, lambda k: repeat(across, lambda j: square(k * SQUARE, j * SQUARE))),
+        *repeat(whole, lambda o: line(o, rest, columns - rest)),
+        *repeat(rows - whole, lambda o: line(whole + o, 0, columns)),
+    )
 
 
 def constants(dims: Sequence[Dim]) -> list[int]:

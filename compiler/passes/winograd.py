@@ -1,12 +1,16 @@
 """Convolutions with 3x3 taps by interpolation, where that is less work.
 
     convolution(x, w)                 ->  winograd_convolution(x, winograd_weight(w))   a constant weight
+                                          winograd_convolution(x, winograd_taps(w))     the same, for few tiles
                                           winograd_convolution(x, w)                    one that changes
     convolution_weight_gradient(x, g) ->  winograd_weight_gradient(contract(winograd_data(x), winograd_cotangent(g)))
+                                          winograd_product_gradient(winograd_data(x), winograd_cotangent(g))
+                                          where there are more products than numbers that they are made of
 
 for channels last, stride 1, no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
 units of one vector multiply-add; the weight's transform is larger than the weight, so reading it counts too.
-A weight that is constant is transformed when the program is made. One that changes is read as it stands, channels first
+A weight that is constant is transformed when the program is made; for very few tiles it is only put in order, and
+transformed in registers, which is less time than waiting for its transform. One that changes is read as it stands, channels first
 as models keep it, for the convolution and for the gradient of its data, and its gradient is written so: rearranging a
 weight takes as long as using it, and the copies would wait for the backward pass.
 
@@ -18,7 +22,7 @@ Invariant: the choice does not depend on the batch, so neither do the bits of a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.scalar import Buffer, Load
@@ -35,9 +39,13 @@ from ingot.compiler.ops.winograd import (
     WinogradConvolution,
     WinogradCotangent,
     WinogradData,
+    WinogradProductGradient,
+    WinogradTaps,
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_products import is_whole
+from ingot.compiler.ops.winograd_taps import most_tiles
 from ingot.compiler.ops.winograd_transforms import WeightOrder, weight_axes, weight_index
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
@@ -53,12 +61,14 @@ FREE_SIZE = 32  # of an image, that choices are made for where it is not known
 EFFICIENCY = 0.8  # of the multiply-adds of a direct convolution
 DATA_COST = {2: 95, 4: 340}  # transforming one vector of channels of a tile
 RESULT_COST = {2: 55, 4: 160}
-BYTES = 4  # that arrive from memory
+BYTES = 1 / 8  # of a vector that arrive from memory
 OVERLAP = 0.4  # of the lesser of computing and reading is not hidden behind the other
 MAKING = 2.0  # times the time to read the transform of a weight, to make it
+PASSING = {2: 24, 4: 60}  # to make the transform of one vector of a weight in registers
 GAIN = 0.9  # of the direct time must not be exceeded
 
 
+Choice = TypeVar("Choice")
 DEFAULT_TARGET = Target.named("x86-64-v3")
 
 
@@ -80,8 +90,8 @@ class Winograd(Pass):
 
         def interpolate(builder: Builder, value: Value) -> Value | None:
             """convolution(x, w) -> winograd_convolution(x, winograd_weight(w)), or (x, w) when w changes"""
-            tile = choose(value, self.target)
-            return None if tile is None else _convolution(builder, value, tile, self.target, self.repeated)
+            way = choose(value, self.target, self.repeated)
+            return None if way is None else _convolution(builder, value, way, self.target, self.repeated)
 
         def interpolate_gradient(builder: Builder, value: Value) -> Value | None:
             """convolution_weight_gradient(x, g) -> winograd_weight_gradient(contract(v of x, z of g))"""
@@ -91,7 +101,8 @@ class Winograd(Pass):
         def gradient_in_order(builder: Builder, value: Value) -> Value | None:
             """transpose(winograd_weight_gradient(u)) to channels first -> winograd_weight_gradient(u) that writes so"""
             (made,) = value.args
-            if not isinstance(made.op, WinogradWeightGradient) or made.op.order != "channels_last":
+            gradients = WinogradWeightGradient | WinogradProductGradient
+            if not isinstance(made.op, gradients) or made.op.order != "channels_last":
                 return None
             wanted = inverse(weight_axes("channels_first"))
             if value.op.perm != wanted:  # type: ignore[attr-defined]
@@ -105,14 +116,25 @@ class Winograd(Pass):
         return in_regions(rewrite(graph, rules), replace(self, repeated=True))
 
 
-def _convolution(builder: Builder, value: Value, tile: int, target: Target, repeated: bool) -> Value:
-    op = value.op
+@dataclass(frozen=True)
+class Way:
+    """How a convolution is interpolated."""
+
+    tile: int
+    passing: bool = False  # the transform of the weight is never stored
+
+
+def _convolution(builder: Builder, value: Value, way: Way, target: Target, repeated: bool) -> Value:
+    op, tile = value.op, way.tile
     assert isinstance(op, Convolution)
     x, w = value.args
-    columns = VECTORS * target.lanes(value.tensor.dtype.itemsize)
-    outputs = value.shape[-1]
+    outputs, lanes = value.shape[-1], target.lanes(value.tensor.dtype.itemsize)
     assert isinstance(outputs, int)
+    columns = min(VECTORS, _vectors(outputs, lanes)) * lanes
     blocks = _blocks(outputs, columns)
+    if way.passing:
+        taps = builder.emit(WinogradTaps(lanes), w)
+        return builder.emit(WinogradConvolution(tile, op.padding, outputs, "blocked", columns, blocks), x, taps)
     if repeated or is_constant(w):
         u = builder.emit(WinogradWeight(tile, columns, blocks), w)
         return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
@@ -148,18 +170,24 @@ def _weight_gradient(builder: Builder, value: Value, tile: int) -> Value:
     x, g = value.args
     v = builder.emit(WinogradData(tile, op.padding), x)
     z = builder.emit(WinogradCotangent(tile), g)
+    if products_pass(value, tile):
+        return builder.emit(WinogradProductGradient(tile), v, z)
     products = builder.emit(Contract("ptc", "pto", "pco"), v, z)
     return builder.emit(WinogradWeightGradient(tile), products)
 
 
-def choose(value: Value, target: Target) -> int | None:
-    """The tile with the least estimated time; None when the direct convolution is estimated faster."""
+def choose(value: Value, target: Target, repeated: bool = False) -> Way | None:
+    """The way with the least estimated time; None when the direct convolution is estimated faster."""
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
     if not is_possible(op, x, w.shape):
         return None
-    return _best(direct_cost(value, target), {tile: winograd_cost(value, tile, target) for tile in POINTS})
+    costs = {Way(tile): winograd_cost(value, tile, target) for tile in POINTS}
+    for tile in POINTS:
+        if is_constant(w) and not repeated and can_pass(value, tile, target):
+            costs[Way(tile, passing=True)] = passing_cost(value, tile, target)
+    return _best(direct_cost(value, target), costs)
 
 
 def choose_gradient(value: Value, target: Target) -> int | None:
@@ -171,8 +199,20 @@ def choose_gradient(value: Value, target: Target) -> int | None:
     return _best(*gradient_costs(value, target))
 
 
-def _best(direct: float, costs: dict[int, float]) -> int | None:
-    best = min(costs, key=lambda tile: costs[tile])
+def products_pass(value: Value, tile: int) -> bool:
+    """Whether products that are never stored take less time: there are more of them than of what they are made of."""
+    g = value.args[1]
+    _, height, width, outputs = g.tensor.shape
+    channels = value.shape[-2]
+    height, width = _likely(height), _likely(width)
+    if not isinstance(outputs, int) or not isinstance(channels, int) or not is_whole(channels, outputs):
+        return False
+    tiles = CHANGING_BATCH * -(-height // tile) * -(-width // tile)
+    return channels * outputs > tiles * (channels + outputs)
+
+
+def _best(direct: float, costs: dict[Choice, float]) -> Choice | None:
+    best = min(costs, key=lambda choice: costs[choice])
     return best if costs[best] < GAIN * direct else None
 
 
@@ -186,19 +226,37 @@ def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> boo
 def direct_cost(value: Value, target: Target) -> float:
     batch, height, width, outputs, channels, lanes = _sizes(value, target)
     products = batch * height * width * TAPS * TAPS * channels * _vectors(outputs, lanes)
-    return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS))
+    return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS, target))
 
 
 def winograd_cost(value: Value, tile: int, target: Target) -> float:
+    products, transforms = _work(value, tile, target)
+    reading = _reading(value, (tile + TAPS - 1) ** 2, target)
+    making = 0.0 if is_constant(value.args[1]) else MAKING * reading
+    return _together(products, reading) + transforms + making
+
+
+def can_pass(value: Value, tile: int, target: Target) -> bool:
+    _, height, width, _, channels, lanes = _sizes(value, target)
+    return channels % lanes == 0 and -(-height // tile) * -(-width // tile) <= most_tiles(tile, target)
+
+
+def passing_cost(value: Value, tile: int, target: Target) -> float:
+    """With a weight that is transformed in registers: it is read as it is."""
+    _, _, _, outputs, channels, lanes = _sizes(value, target)
+    products, transforms = _work(value, tile, target)
+    making = PASSING[tile] * channels * _vectors(outputs, lanes)
+    return _together(products + making, _reading(value, TAPS * TAPS, target)) + transforms
+
+
+def _work(value: Value, tile: int, target: Target) -> tuple[float, float]:
+    """The time of all products, and of the transforms of data and of results."""
     batch, height, width, outputs, channels, lanes = _sizes(value, target)
-    points = (tile + TAPS - 1) ** 2
     tiles = batch * -(-height // tile) * -(-width // tile)
-    products = tiles * points * channels * _vectors(outputs, lanes)
+    products = tiles * (tile + TAPS - 1) ** 2 * channels * _vectors(outputs, lanes)
     data = tiles * DATA_COST[tile] * _vectors(channels, lanes)
     results = tiles * RESULT_COST[tile] * _vectors(outputs, lanes)
-    reading = _reading(value, points)
-    making = 0.0 if is_constant(value.args[1]) else MAKING * reading
-    return _together(products, reading) + data + results + making
+    return products, data + results
 
 
 def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float]]:
@@ -219,14 +277,14 @@ def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float
         products = points * tiles * channels * across / EFFICIENCY
         transforms = tiles * (DATA_COST[tile] * _vectors(channels, lanes) + RESULT_COST[tile] * across)
         stored = points * (tiles * (channels + outputs) + channels * outputs)
-        costs[tile] = products + transforms + 2 * stored * itemsize / BYTES
+        costs[tile] = products + transforms + 2 * stored * itemsize / (BYTES * target.vector_bytes)
     return direct, costs
 
 
-def _reading(value: Value, points: int) -> float:
+def _reading(value: Value, points: int, target: Target) -> float:
     """The time to read a weight that has this many numbers for each pair of channels."""
     channels, outputs = value.args[1].tensor.static_shape[-2:]
-    return points * channels * outputs * value.tensor.dtype.itemsize / BYTES
+    return points * channels * outputs * value.tensor.dtype.itemsize / (BYTES * target.vector_bytes)
 
 
 def _together(computing: float, reading: float) -> float:

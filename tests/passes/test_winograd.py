@@ -13,7 +13,13 @@ from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.control import Scan
 from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose, ConvolutionWeightGradient, convolve
 from ingot.compiler.ops.structure import Get, inverse
-from ingot.compiler.ops.winograd import ERROR_BOUND, WinogradConvolution, WinogradWeight, WinogradWeightGradient
+from ingot.compiler.ops.winograd import (
+    ERROR_BOUND,
+    WinogradConvolution,
+    WinogradTaps,
+    WinogradWeight,
+    WinogradWeightGradient,
+)
 from ingot.compiler.ops.winograd_transforms import weight_axes
 from ingot.compiler.options import Options
 from ingot.compiler.passes.winograd import Winograd, stored_weight
@@ -108,6 +114,8 @@ def test_blocks_are_as_wide_as_register_tiles():
         v.op for v in Winograd(Target.named("x86-64-v4"))(graph_of(*LARGE)).body if v.op.name == "winograd_weight"
     ]
     assert weight.columns == 32
+    narrow = Winograd(Target.named("x86-64-v4"))(graph_of(f32[1, 64, 64, 16], f32[3, 3, 16, 16]))
+    assert [v.op.columns for v in narrow.body if isinstance(v.op, WinogradWeight)] == [16]
 
 
 @pytest.mark.parametrize(
@@ -207,6 +215,51 @@ def test_a_block_of_many_channels_has_fewer_tiles(channels: int, outputs: int):
     assert np.abs(np.asarray(Executable(program)(image)) - exact).max() <= ERROR_BOUND * np.abs(exact).max()
 
 
+WIDE = Target.named("x86-64-v4")
+
+
+def test_few_tiles_read_the_weight_itself_where_registers_hold_their_sums():
+    graph = graph_of(f32[1, 7, 7, 512], f32[3, 3, 512, 512])
+    made = Winograd(WIDE)(graph)
+    assert names(made) == ["winograd_taps", "winograd_convolution"]
+    assert tiles_of(made) == [4]
+    assert names(Winograd(WIDE)(graph_of(f32[1, 14, 14, 256], f32[3, 3, 256, 256])))[0] == "winograd_weight"
+    assert names(Winograd(WIDE)(graph_of(f32[1, 7, 7, 500], f32[3, 3, 500, 512])))[0] == "winograd_weight"
+
+
+def few_tiles(batch: object, size: tuple[int, int], lanes: int, outputs: int) -> Graph:
+    """A convolution whose weight is transformed in registers."""
+    builder = Builder()
+    x, w = builder.input("x", f32[batch, *size, 32]), builder.input("w", f32[3, 3, 32, outputs], "constant")
+    taps = builder.emit(WinogradTaps(lanes), w)
+    y = builder.emit(WinogradConvolution(4, PLAIN["padding"], outputs, "blocked", 2 * lanes, 1), x, taps)  # type: ignore[arg-type]
+    weights = np.random.default_rng(2).standard_normal((3, 3, 32, outputs)).astype(np.float32)
+    return Graph("g", builder.inputs, (y,), constants={"w": weights})
+
+
+@pytest.mark.parametrize("size", [(7, 7), (8, 5), (4, 7), (3, 2)])
+def test_few_tiles_are_within_the_bound_and_their_bits_depend_on_nothing_else(size: tuple[int, int]):
+    """Strips of several images and of one, of all tiles and of some; edges where the last point does not count."""
+    lanes, outputs = Target.host().lanes(4), 40
+    graph = few_tiles("batch", size, lanes, outputs)
+    program = compile_graph(graph, Options(cache=False)).program
+    x = np.random.default_rng(8).standard_normal((6, *size, 32)).astype(np.float32)
+    whole = np.asarray(Executable(program, threads=1)(x))
+    exact = Convolution(**PLAIN).evaluate(x.astype(np.float64), graph.constants["w"].astype(np.float64))  # type: ignore[arg-type]
+    assert np.abs(whole - exact).max() <= ERROR_BOUND * np.abs(exact).max()
+    assert np.array_equal(np.asarray(Executable(program, threads=2)(x)), whole)
+    for n in (0, 5):
+        assert np.array_equal(np.asarray(Executable(program, threads=1)(x[n : n + 1])), whole[n : n + 1])
+    builder = Builder()
+    op = WinogradConvolution(4, PLAIN["padding"], outputs, "channels_last", 2 * lanes, 1)  # type: ignore[arg-type]
+    stored = builder.emit(op, builder.input("x", type_of(x)), builder.input("w", f32[3, 3, 32, outputs]))
+    run = Executable(compile_graph(Graph("g", builder.inputs, (stored,)), Options(cache=False)).program)
+    assert np.array_equal(np.asarray(run(x, graph.constants["w"])), whole)
+    for batch in (1, 3):
+        alone = compile_graph(few_tiles(batch, size, lanes, outputs), Options(cache=False)).program
+        assert np.array_equal(np.asarray(Executable(alone)(x[:batch])), whole[:batch])
+
+
 # --- the gradient for the weights -----------------------------------------------------------------
 
 
@@ -226,6 +279,12 @@ def test_the_gradient_of_a_weight_is_interpolated():
     assert names(Winograd()(gradient_graph(f32["n", 16, 16, 1], 8))) == ["convolution_weight_gradient"]
 
 
+def test_products_that_outnumber_what_they_are_made_of_are_not_stored():
+    made = Winograd()(gradient_graph(f32["n", 4, 4, 256], 256))
+    assert names(made) == ["winograd_data", "winograd_cotangent", "winograd_product_gradient"]
+    assert names(Winograd()(gradient_graph(f32["n", 4, 4, 256], 250)))[-1] == "winograd_weight_gradient"
+
+
 @pytest.mark.parametrize(
     ("x", "outputs", "padding"),
     [
@@ -233,6 +292,7 @@ def test_the_gradient_of_a_weight_is_interpolated():
         (f32["n", 11, 14, 24], 40, ((1, 1), (1, 1))),
         (f32[3, 9, 10, 40], 17, ((0, 1), (2, 0))),
         (f32["n", "height", "width", 40], 17, ((1, 1), (1, 1))),
+        (f32["n", 4, 4, 72], 128, ((1, 1), (1, 1))),
     ],
 )
 def test_the_gradient_of_a_weight_is_within_the_bound(x: TensorType, outputs: int, padding: object):
