@@ -48,6 +48,7 @@ from ingot.compiler.target import Target
 UNROLL = 4  # channels in one iteration of the register tile
 ONCE = 0  # locality of a hint: what is read once a block need not stay in the farther caches, where others live
 MOST_SHARED = 64  # tiles that are one block
+STACK_BYTES = 1 << 20  # most of one buffer there
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 PART_BYTES = 1 << 20  # of a changing weight's transform that are made at a time, if that are whole groups
 PARALLEL_PRODUCTS = 1 << 18  # less work than this is not worth waking a thread
@@ -69,13 +70,21 @@ def sizes_of(tile: int, tiles: Dim, channels: int, group: int, columns: int, tar
     points = (tile + 2) ** 2
     vectors_ = max(1, columns // target.lanes(itemsize))
     rows = max(1, (target.vector_registers - 1 - vectors_) // vectors_)
-    if isinstance(tiles, int) and tiles <= MOST_SHARED:
+    if isinstance(tiles, int) and tiles <= min(MOST_SHARED, _fitting(points, group * columns, itemsize)):
         return Sizes(tile, tiles, rows, columns, group, True)
     room = target.l2_bytes * 3 // 4 // (points * itemsize * (channels + group * columns))
     most = max(LEAST_TILES, room)
     if isinstance(tiles, int):
         most = -(-tiles // -(-tiles // most))
-    return Sizes(tile, -(-most // rows) * rows, rows, columns, group, False)
+    size, fitting = -(-most // rows) * rows, _fitting(points, max(channels, group * columns), itemsize)
+    if size > fitting:
+        size = max(1, fitting // rows * rows or fitting)
+    return Sizes(tile, size, rows, columns, group, False)
+
+
+def _fitting(points: int, elements: int, itemsize: int) -> int:
+    """Tiles whose transforms, of so many elements each, fit on the stack."""
+    return (STACK_BYTES // points - 2 * LINE) // (elements * itemsize)
 
 
 @dataclass(frozen=True)
