@@ -39,7 +39,8 @@ class Gemm(Row):
 
 @dataclass(frozen=True)
 class Convolution(Row):
-    """A square image and kernel, padding that keeps the size (before the stride); `chain` equal layers in a row."""
+    """An image and a kernel of equal sides, padding that keeps the size (before the stride); `chain` equal layers in a
+    row. A transposed one makes the image `stride` times as large."""
 
     size: int
     inputs: int
@@ -48,6 +49,13 @@ class Convolution(Row):
     stride: int = 1
     groups: int = 1
     chain: int = 1
+    dilation: int = 1
+    rank: int = 2
+    transposed: bool = False
+
+    @property
+    def padding(self) -> int:
+        return (self.kernel - self.stride) // 2 if self.transposed else self.dilation * (self.kernel // 2)
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,17 @@ CONVOLUTION = (
     Convolution("d14", "14x14 384 3x3 depthwise", 14, 384, 384, 3, groups=384),
     Convolution("u128", "128x128 16-16 3x3", 128, 16, 16, 3),
     Convolution("u64", "64x64 32-32 3x3", 64, 32, 32, 3),
+    Convolution("g14", "14x14 512-512 3x3, 32 groups", 14, 512, 512, 3, groups=32),
+    Convolution("g28", "28x28 128-128 3x3, 32 groups", 28, 128, 128, 3, groups=32),
+    Convolution("a28", "28x28 256-256 3x3, dilation 2", 28, 256, 256, 3, dilation=2),
+    Convolution("s28", "56x56 64-128 3x3, stride 2", 56, 64, 128, 3, 2),
+    Convolution("k14", "14x14 64-64 5x5", 14, 64, 64, 5),
+    Convolution("h128", "128x128 64-3 3x3", 128, 64, 3, 3),
+    Convolution("t32", "32x32 64-32 2x2 transposed, stride 2", 32, 64, 32, 2, 2, transposed=True),
+    Convolution("t16", "16x16 128-64 4x4 transposed, stride 2", 16, 128, 64, 4, 2, transposed=True),
+    Convolution("l1024", "1024 64-64 9, one axis", 1024, 64, 64, 9, rank=1),
+    Convolution("l16000", "16000 1-32 16, stride 8, one axis", 16000, 1, 32, 16, 8, rank=1),
+    Convolution("v16", "16x16x16 32-32 3x3x3", 16, 32, 32, 3, rank=3),
     Convolution("r56x6", "56x56 64-64 3x3, six in a row", 56, 64, 64, 3, chain=6),
     Convolution("r28x6", "28x28 128-128 3x3, six in a row", 28, 128, 128, 3, chain=6),
     Convolution("r14x6", "14x14 256-256 3x3, six in a row", 14, 256, 256, 3, chain=6),

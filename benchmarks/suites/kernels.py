@@ -116,14 +116,15 @@ def _to_numpy(found: Any) -> np.ndarray:
 def run_convolution(row: Convolution, setting: Setting) -> Result:
     """Layers without bias or activation; the data enters and leaves in the user's layout."""
     model = nn.Sequential(*(_layer(row, seed) for seed in range(row.chain)))
-    x = normal(1, row.inputs, row.size, row.size)
+    x = normal(1, row.inputs, *[row.size] * row.rank)
     entries = {OURS: compiled(model, [x], setting)}
-    if row.kernel == 3 and row.stride == 1 and row.groups == 1:
+    if row.kernel == 3 and (row.stride, row.groups, row.dilation, row.rank) == (1, 1, 1, 2):
         entries[f"{OURS}, no Winograd"] = compiled(model, [x], setting, winograd=False)
-    outputs = math.ceil(row.size / row.stride) ** 2 * row.outputs
-    products = row.chain * outputs * row.inputs // row.groups * row.kernel**2
-    weights = row.chain * row.outputs * row.inputs // row.groups * row.kernel**2
-    least = Work(2.0 * products, 4.0 * (x.size + weights), 4.0 * outputs)
+    shape = _made(row, model)
+    outputs = math.prod(shape)
+    weights = row.chain * row.outputs * row.inputs // row.groups * row.kernel**row.rank
+    places = x.size // row.inputs if row.transposed else outputs // row.outputs  # each meets every weight once
+    least = Work(2.0 * places * weights, 4.0 * (x.size + weights), 4.0 * outputs)
     if not TorchEager.installed():
         return race(row, entries, np.asarray(ingot.interpret(model, x)), TOLERANCE, setting, least)
     module = _torch_chain(row, model)
@@ -136,11 +137,22 @@ def run_convolution(row: Convolution, setting: Setting) -> Result:
         return race(row, entries, _double(module, x), TOLERANCE, setting, least)
 
 
+def _made(row: Convolution, model: Any) -> tuple[int, ...]:
+    """The shape of the result."""
+    traced = ingot.trace(model, (ingot.f32[(1, row.inputs, *[row.size] * row.rank)],))
+    return traced.graph.outputs[0].shape
+
+
+def _kind(row: Convolution) -> str:
+    return f"Conv{'Transpose' if row.transposed else ''}{row.rank}d"
+
+
+def _arguments(row: Convolution) -> dict[str, Any]:
+    return {"stride": row.stride, "padding": row.padding, "dilation": row.dilation, "groups": row.groups, "bias": False}
+
+
 def _layer(row: Convolution, seed: int) -> nn.Module:
-    padding = row.kernel // 2
-    layer = nn.Conv2d(
-        row.inputs, row.outputs, row.kernel, row.stride, padding, groups=row.groups, bias=False, generator=seed
-    )
+    layer = getattr(nn, _kind(row))(row.inputs, row.outputs, row.kernel, generator=seed, **_arguments(row))
     layer.weight *= np.float32(1 / math.sqrt(2))  # keeps the variance along a chain without activations
     return layer
 
@@ -149,9 +161,7 @@ def _torch_chain(row: Convolution, model: Any) -> Any:
     torch = importlib.import_module("torch")
     layers = []
     for source in model:
-        layer = torch.nn.Conv2d(
-            row.inputs, row.outputs, row.kernel, row.stride, row.kernel // 2, groups=row.groups, bias=False
-        )
+        layer = getattr(torch.nn, _kind(row))(row.inputs, row.outputs, row.kernel, **_arguments(row))
         layer.weight.data = torch.from_numpy(source.weight.copy())
         layers.append(layer)
     return torch.nn.Sequential(*layers).eval()

@@ -1,8 +1,8 @@
 """Loads and stores: one element, or one per lane of a vector loop.
 
 How a vector access is made follows from how its offset changes from lane to lane: not at all (one scalar load for all
-lanes), by 1 (a vector load), by a small constant (vector loads and a shuffle), as in a square (squares.py), else lane by
-lane or by a gather.
+lanes), by 1 (a vector load), by constants within a few vectors, as every second element or each element twice (vector
+loads and a shuffle), as in a square (squares.py), else lane by lane or by a gather.
 Lanes that do not run touch nothing.
 
 Invariant: no access reads or writes a byte that the lane-by-lane access would not touch, except bytes that lie
@@ -19,16 +19,28 @@ from ingot.compiler.codegen.elements import memory_text, memory_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
 from ingot.compiler.codegen.squares import Square, joined, square_of, transposed
 from ingot.compiler.codegen.unrolled import Parts
-from ingot.compiler.codegen.values import I1, I8, I32, I64, Value, constant, integer, like, mangled, poison
+from ingot.compiler.codegen.values import (
+    I1,
+    I8,
+    I32,
+    I64,
+    Value,
+    constant,
+    integer,
+    lane_constants,
+    like,
+    mangled,
+    poison,
+)
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.symbolic.expression import build_sum
 from ingot.compiler.ir.types import row_major_strides
 
 Index = tuple[Dim, ...]
 
-WIDEST_SHUFFLE = 4  # strides up to this are read as whole vectors
-
+WIDEST_SHUFFLE = 4  # vectors: elements that lie within so many are read as whole vectors
 
 STREAMED_BYTES = 16  # alignment that stores past the caches need on x86
 
@@ -137,16 +149,17 @@ class Memory:
             if mask is None:
                 return self._read_vector(buffer, pointer, frame.lanes.width)
             if self._is_prefix(mask):
-                return self._load_part(buffer, pointer, mask)
+                return self._load_part(buffer, pointer, self._prefix(), mask)
             return self._masked(buffer, pointer, mask)
-        if stride is not None and mask is None:
-            if isinstance(stride, int) and (stride == -1 or 2 <= stride <= WIDEST_SHUFFLE):
-                return self._load_strided(buffer, first, number, stride)
-            if not self._prefers_gather(buffer):
-                return self._load_each(buffer, first, number, stride)
         square = self._square(rest) if stride is None else None
         if square is not None and 1 in (square.down, square.along):
             return self._load_square(buffer, square, number, mask)
+        if mask is None or self._is_prefix(mask):
+            near = self._near_places(rest, frame.lanes.width if mask is None else self._prefix())
+            if near is not None:
+                return self._load_near(buffer, near[0], number, near[1])
+        if stride is not None and mask is None and not self._prefers_gather(buffer):
+            return self._load_each(buffer, first, number, stride)
         return self._gather(buffer, self._pointers(buffer, offset), mask)
 
     def _square(self, rest: Dim) -> Square | None:
@@ -178,12 +191,12 @@ class Memory:
         tail = self.frame.tail() if mask.scope is None else None
         return tail is not None and mask.ref == tail.ref
 
-    def _load_part(self, buffer: Buffer, pointer: Value, mask: Value) -> Value:
-        """The lanes below a constant extent: plain loads of powers of two, or one masked load if that is less."""
+    def _load_part(self, buffer: Buffer, pointer: Value, count: int, mask: Value | None = None) -> Value:
+        """The first lanes: plain loads of powers of two, or one masked load if that is less."""
         assert self.frame.lanes is not None
-        width, pieces = self.frame.lanes.width, _pieces(self._prefix())
+        width, pieces = self.frame.lanes.width, _pieces(count)
         if len(pieces) > 1 and self.frame.target.has_mask_for(buffer.dtype.itemsize):
-            return self._masked(buffer, pointer, mask)
+            return self._masked(buffer, pointer, mask or lane_constants(I1, [lane < count for lane in range(width)]))
         builder, element = self.builder, memory_text(buffer.dtype)
         result: Value | None = None
         for start, size in pieces:
@@ -217,28 +230,44 @@ class Memory:
         body = f"call {kind} {function}(ptr align {align} {pointer.ref}, {mask!r}, {kind} zeroinitializer)"
         return self._read(buffer, kind, str(kind), body, (pointer, mask))
 
-    def _load_strided(self, buffer: Buffer, first: Dim, number: int, stride: int) -> Value:
-        """Whole vectors from the first wanted element to the last, and a shuffle that picks; reads nothing beyond."""
+    def _near_places(self, rest: Dim, count: int) -> tuple[Dim, list[int]] | None:
+        """(common, places): lane n of the first `count` reads common + places[n], all of which lie within a few
+        vectors; None when they do not, or are not known."""
+        lanes = self.frame.lanes
+        assert lanes is not None
+        if isinstance(rest, int) or any(map(self.frame.indices.varying_opaque, self.frame.indices.opaques(rest))):
+            return None
+        own = {lanes.variable}
+        varying: Dim = 0
+        for factors, coefficient in rest.terms:
+            if any(lanes.variable in symbolic.atoms(atom) for atom, _ in factors):
+                if any(symbolic.atoms(atom) != own for atom, _ in factors):
+                    return None
+                varying = varying + build_sum(((factors, coefficient),), 0)
+        found = [symbolic.evaluate(varying, {lanes.variable: lane}) for lane in range(count)]
+        return (rest - varying, found) if max(found) - min(found) < WIDEST_SHUFFLE * lanes.width else None
+
+    def _load_near(self, buffer: Buffer, common: Dim, number: int, places: Sequence[int]) -> Value:
+        """Whole vectors from the first wanted element to the last, and shuffles that pick; reads nothing beyond."""
         assert self.frame.lanes is not None
-        width = self.frame.lanes.width
-        if stride < 0:
-            backwards = self._read_vector(buffer, self.pointer(buffer, first, number - (width - 1)), width)
-            return self.builder.shuffle(backwards, None, range(width - 1, -1, -1))
-        last = stride * (width - 1)
-        starts = [min(part * width, last - width + 1) for part in range(stride)]
-        parts = [self._read_vector(buffer, self.pointer(buffer, first, number + start), width) for start in starts]
-        result = parts[0]
-        taken: list[int] = [lane * stride if lane * stride < width else -1 for lane in range(width)]
-        picked = self.builder.shuffle(result, None, [max(lane, 0) for lane in taken])
-        for start, part in list(zip(starts, parts, strict=True))[1:]:
-            lanes = []
-            for lane in range(width):
-                place = lane * stride - start
-                is_new = taken[lane] < 0 and 0 <= place < width
-                lanes.append(width + place if is_new else lane)
-                if is_new:
-                    taken[lane] = place
-            picked = self.builder.shuffle(picked, part, lanes)
+        number += min(places)
+        places = [place - min(places) for place in places]
+        width, span = self.frame.lanes.width, max(places) + 1
+        if span <= width:
+            only = self._load_part(buffer, self.pointer(buffer, common, number), span)
+            return self.builder.shuffle(only, None, [*places, *[-1] * (width - len(places))])
+        starts = [min(part * width, span - width) for part in range(-(-span // width))]
+        parts = [self._read_vector(buffer, self.pointer(buffer, common, number + start), width) for start in starts]
+        owner = [next(n for n, start in enumerate(starts) if place < start + width) for place in places]
+        lanes = [place - starts[n] + n * width if n < 2 else 0 for place, n in zip(places, owner, strict=True)]
+        rest = [-1] * (width - len(places))
+        picked = self.builder.shuffle(parts[0], parts[1], [*lanes, *rest])
+        for part in range(2, len(parts)):
+            lanes = [
+                width + place - starts[part] if n == part else lane
+                for lane, (place, n) in enumerate(zip(places, owner, strict=True))
+            ]
+            picked = self.builder.shuffle(picked, parts[part], [*lanes, *rest])
         return picked
 
     def _load_each(self, buffer: Buffer, first: Dim, number: int, stride: Dim) -> Value:

@@ -46,7 +46,7 @@ class ConvolutionFamily(Op, abstract=True):
 
     @property
     def slides(self) -> bool:
-        return self.layout == "channels_last"
+        return True  # channels last: along the channels; channels first: along rows of pixels
 
     def _axes(self, sizes: Sequence[Dim], taps: Sequence[Dim]) -> tuple[Axis, ...]:
         known = tuple(size for size in taps if isinstance(size, int))

@@ -71,15 +71,20 @@ def sizes_of(tile: int, tiles: Dim, channels: int, group: int, columns: int, tar
     points = (tile + 2) ** 2
     vectors_ = max(1, columns // target.lanes(itemsize))
     rows = max(1, (target.vector_registers - 1 - vectors_) // vectors_)
-    if isinstance(tiles, int) and tiles <= MOST_SHARED:
+    if isinstance(tiles, int) and tiles <= min(MOST_SHARED, _fitting(points, group * columns, itemsize)):
         return Sizes(tile, tiles, rows, columns, group, True)
     room = target.l2_bytes * 3 // 4 // (points * itemsize * (channels + group * columns))
     most = max(LEAST_TILES, room)
     if isinstance(tiles, int):
         most = -(-tiles // -(-tiles // most))
-    limit = max(1, STACK_BYTES // (points * (max(channels, group * columns) * itemsize + 2 * LINE)))
-    rows = min(rows, limit)
-    return Sizes(tile, min(-(-most // rows), limit // rows) * rows, rows, columns, group, False)
+    fitting = max(1, _fitting(points, max(channels, group * columns), itemsize))
+    rows = min(rows, fitting)
+    return Sizes(tile, min(-(-most // rows), fitting // rows) * rows, rows, columns, group, False)
+
+
+def _fitting(points: int, elements: int, itemsize: int) -> int:
+    """Tiles whose transforms, of so many elements each, fit on the stack."""
+    return (STACK_BYTES // points - 2 * LINE) // (elements * itemsize)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 Vectors then run along channels, which are contiguous, for any kernel, stride or image size; weights become
 [*kernel, in, out], whose last axis is contiguous too. The transposes this leaves at both ends of an op cancel
 against those of its neighbours (motion), so that activations stay channels-last from layer to layer.
-Pools are changed only in models with convolutions: alone, the transposes would cost more than they save. The
-few channels at the start of a small network stay first: vectors run along rows of pixels there.
+Pools are changed only in models with convolutions: alone, the transposes would cost more than they save. What makes
+few channels keeps them first (the start of a small network, an image as the result, the gradients of both): vectors
+run along rows of pixels there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Value
+from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.convolution import (
     Convolution,
@@ -62,10 +65,21 @@ def _converted(builder: Builder, value: Value, args: tuple[str, ...], result: st
 
 
 def _is_narrow(value: Value, args: tuple[str, ...], result: str) -> bool:
-    """Whether no channels, read or made, fill a vector: pixels then fill it better."""
+    """Whether no channels, read or made, fill a vector, or those that are made fill it worse than pixels do."""
     operands = [a for a, kind in zip(value.args, args, strict=True) if kind == "data"]
-    channels = [v.shape[1] for v in (*operands, *((value,) if result == "data" else ()))]
-    return all(isinstance(c, int) and c < NARROW for c in channels)
+    made = [value] if result == "data" else []
+    if all(_is_few(v.shape[1]) for v in (*operands, *made)):
+        return True
+    return any(_is_few(v.shape[1]) and _fills_better(v.shape[-1], v.shape[1]) for v in made)
+
+
+def _is_few(channels: Dim) -> bool:
+    return isinstance(channels, int) and channels < NARROW
+
+
+def _fills_better(pixels: Dim, channels: Dim) -> bool:
+    """Whether rows of so many pixels fill vectors better than a few channels."""
+    return not isinstance(pixels, int) or symbolic.less(channels * symbolic.align(pixels, NARROW), pixels * NARROW) is True
 
 
 def convolution(builder: Builder, value: Value) -> Value | None:

@@ -1,7 +1,7 @@
 """Move transposes, broadcasts and reshapes to where they cost nothing.
 
-Towards the outputs, through elementwise ops: two transposes meet and cancel, and arithmetic on a stretched
-tensor is done before it is stretched. Into contractions and reductions, which take any order of axes: a
+Towards the outputs, through elementwise ops, slices and concatenations: two transposes meet and cancel, and arithmetic
+on a stretched tensor is done before it is stretched. Into contractions and reductions, which take any order of axes: a
 transpose of an operand or of the result becomes a choice of letters or axes. Out of contractions: slices that are
 chosen several times are chosen of the product, the same dot products.
 """
@@ -19,6 +19,7 @@ from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
 from ingot.compiler.ops.indexing import Gather
+from ingot.compiler.ops.movement import Concat, Slice
 from ingot.compiler.ops.reduction import Reduction
 from ingot.compiler.ops.structure import Broadcast, Constant, Transpose, inverse
 from ingot.compiler.passes.decompose import in_regions
@@ -113,6 +114,32 @@ def transpose_of_broadcast(builder: Builder, value: Value) -> Value | None:
     return _transposed_broadcast(builder, x, value.op.perm)
 
 
+@rule(Slice)
+def slice_of_transpose(builder: Builder, value: Value) -> Value | None:
+    """slice(transpose(x, p)) -> transpose(slice(x), p)"""
+    op, x = value.op, value.args[0]
+    assert isinstance(op, Slice)
+    if not isinstance(x.op, Transpose):
+        return None
+    back = inverse(x.op.perm)
+    moved = Slice(*(tuple(field[p] for p in back) for field in (op.starts, op.stops, op.steps)))  # type: ignore[arg-type]
+    return builder.emit(x.op, builder.emit(moved, x.args[0]))
+
+
+@rule(Concat)
+def concat_of_transposes(builder: Builder, value: Value) -> Value | None:
+    """concat(transpose(x, p), transpose(y, p)) -> transpose(concat(x, y), p)"""
+    op = value.op
+    assert isinstance(op, Concat)
+    orders = {a.op.perm if isinstance(a.op, Transpose) else None for a in value.args}
+    if len(orders) != 1 or None in orders:
+        return None
+    (perm,) = orders
+    assert perm is not None
+    joined = builder.emit(Concat(perm[op.axis]), *(a.args[0] for a in value.args))
+    return builder.emit(Transpose(perm), joined)
+
+
 @rule(Contract)
 def transposed_operand(builder: Builder, value: Value) -> Value | None:
     """contract(transpose(a, p), b) -> contract(a, b) with a's letters in another order"""
@@ -186,6 +213,6 @@ def reduce_of_transpose(builder: Builder, value: Value) -> Value | None:
 reduce_of_transpose.ops = tuple(k for k in Op.registry.values() if issubclass(k, Reduction))  # type: ignore[attr-defined]
 
 RULES: tuple[Callable[[Builder, Value], Value | None], ...] = (
-    transpose_after_elementwise, broadcast_after_elementwise, transpose_of_broadcast, transposed_operand,
-    gathered_operand, transposed_result, reduce_of_transpose,
+    transpose_after_elementwise, broadcast_after_elementwise, transpose_of_broadcast, slice_of_transpose,
+    concat_of_transposes, transposed_operand, gathered_operand, transposed_result, reduce_of_transpose,
 )  # fmt: skip

@@ -10,15 +10,22 @@ the sum is so long that the transposes cost little beside it.
     convolution(x, w[r, s, c, g * o]), g groups      ->  blocked_convolution(x, w[g, r, s, c, o])
 
 when a group has enough outputs for vectors: its channels are then summed without asking to which group they belong.
+
+    convolution(x[n, y, x, c], w), dilation d        ->  convolution of d*d images, each of every d-th place, dilation 1
+
+when it can then be interpolated (winograd) and the sizes are multiples of d.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import math
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Value
+from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops import movement, windows
 from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.contraction import Contract
@@ -29,9 +36,12 @@ from ingot.compiler.ops.convolution import (
     ConvolutionWeightGradient,
 )
 from ingot.compiler.ops.structure import Reshape, Transpose
+from ingot.compiler.options import Options
+from ingot.compiler.passes import winograd
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.motion import transposed_operand, transposed_result
 from ingot.compiler.passes.rewriting import Pass, Rule, rewrite
+from ingot.compiler.target import Target
 
 SPATIAL = "yxz"
 SHORT_SUM = 256  # products of a sum beside which transposing the result takes time
@@ -43,8 +53,19 @@ class Pointwise(Pass):
     name: ClassVar[str] = "pointwise"
     why_here: ClassVar[str] = "after norms are folded into the weights of convolutions"
 
+    target: Target = winograd.DEFAULT_TARGET
+    interpolates: bool = True
+
+    def configured(self, options: Options, target: Target) -> Pointwise:
+        return replace(self, target=target, interpolates=options.winograd)
+
     def __call__(self, graph: Graph) -> Graph:
-        return in_regions(rewrite(graph, RULES), self)
+        def dilated(builder: Builder, value: Value) -> Value | None:
+            """convolution(x, w) with a dilation -> of the images that its windows do not mix, where that is faster"""
+            return _dilated(builder, value, self.target) if self.interpolates else None
+
+        dilated.ops = (Convolution,)  # type: ignore[attr-defined]
+        return in_regions(rewrite(graph, (*RULES, dilated)), self)
 
 
 def _is_pointwise(op: ConvolutionFamily, taps: tuple[Any, ...]) -> bool:
@@ -102,6 +123,45 @@ def grouped(builder: Builder, value: Value) -> Value | None:
         BlockedConvolution(op.strides, op.padding, op.dilation, op.groups, op.layout), x, blocks.value
     )
     return builder.emit(Reshape(value.shape), made)
+
+
+def _dilated(builder: Builder, value: Value, target: Target) -> Value | None:
+    op = value.op
+    assert isinstance(op, Convolution)
+    x, w = value.args
+    steps = op.dilation
+    sides = tuple((low // step, high // step) for (low, high), step in zip(op.padding, steps, strict=True))
+    whole = [(size, low, high) for size, (low, high) in zip(x.shape[1:-1], op.padding, strict=True)]
+    apart = any(step > 1 for step in steps) and all(stride == 1 for stride in op.strides)
+    if op.layout != "channels_last" or not apart:
+        return None
+    if any(symbolic.equal(n % step, 0) is not True for ns, step in zip(whole, steps, strict=True) for n in ns):
+        return None
+    images = _apart(Node(builder, x), steps)
+    plain = replace(op, padding=sides, dilation=(1,) * len(steps))
+    made = builder.emit(plain, images.value, w)
+    if winograd.choose(made, target) is None:
+        return None
+    return _together(Node(builder, made), x.shape[0], steps).value
+
+
+def _apart(x: Any, steps: tuple[int, ...]) -> Any:
+    """[n, *y, c] -> [n * steps, *(y / steps), c]: images of every step-th place"""
+    rank = len(steps)
+    batch, *sizes, channels = x.shape
+    counts = [size // step for size, step in zip(sizes, steps, strict=True)]
+    split = x.reshape((batch, *itertools.chain.from_iterable(zip(counts, steps, strict=True)), channels))
+    order = (0, *range(2, 2 * rank + 1, 2), *range(1, 2 * rank, 2), 2 * rank + 1)
+    return split.transpose(order).reshape((batch * math.prod(steps), *counts, channels))
+
+
+def _together(y: Any, batch: Dim, steps: tuple[int, ...]) -> Any:
+    """[n * steps, *(y / steps), c] -> [n, *y, c]"""
+    rank = len(steps)
+    _, *counts, channels = y.shape
+    order = (0, *itertools.chain.from_iterable((1 + rank + n, 1 + n) for n in range(rank)), 2 * rank + 1)
+    moved = y.reshape((batch, *steps, *counts, channels)).transpose(order)
+    return moved.reshape((batch, *(count * step for count, step in zip(counts, steps, strict=True)), channels))
 
 
 def short_operand(builder: Builder, value: Value) -> Value | None:

@@ -83,6 +83,30 @@ def test_strided_loads_and_stores(dtype, rng: np.random.Generator) -> None:
     agree(functions, arrays)
 
 
+@pytest.mark.parametrize("dtype", [f32, i8, i64], ids=str)
+@pytest.mark.parametrize("width", [8, 16])
+def test_near_places_of_constant_rests_touch_only_what_lies_between(dtype, width, rng: np.random.Generator) -> None:
+    """Every second element, each element twice, backwards: whole vectors and a shuffle, for any number of lanes."""
+    patterns = {
+        "second": lambda v: 2 * v,
+        "fourth": lambda v: 4 * v + 3,
+        "twice": lambda v: v // 2,
+        "thrice": lambda v: (v + 1) // 3,
+        "again": lambda v: v % 3,
+        "back": lambda v: width - v,
+    }
+    functions, arrays = [], {}
+    for name, place in patterns.items():
+        for extent in {1, 2, 3, 5, width // 2 + 1, width - 2, width}:
+            size = max(place(v) for v in range(extent)) + 1
+            x, y = Buffer("x", dtype, (size,)), Buffer("y", dtype, (extent,))
+            body = vector(width, lambda v, x=x, y=y, place=place: Store(y, (v,), Load(x, (place(v),))), extent)
+            functions.append(Function(f"{name}{extent}", (x, y), (body,)))
+            data = rng.integers(-100, 100, size).astype(dtype.numpy)
+            arrays[f"{name}{extent}"] = [data, np.zeros(extent, dtype.numpy)]
+    agree(functions, arrays)
+
+
 def test_symbolic_strides_are_columns(rng: np.random.Generator) -> None:
     """A transpose: lanes along the rows of one side."""
     x, y = Buffer("x", f32, (M, K)), Buffer("y", f32, (K, M))

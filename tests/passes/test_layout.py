@@ -28,9 +28,8 @@ def test_convolutions_change(operation):
 
 
 def test_gradients_change_too():
-    graph = trace(
-        ingot.grad(lambda x, w: (convolve(x, w, padding=1) ** 2).sum(), wrt=(0, 1)).function, [IMAGE, WEIGHT]
-    ).graph
+    types = [ingot.f64["n", 8, 6, 6], ingot.f64[8, 8, 3, 3]]
+    graph = trace(ingot.grad(lambda x, w: (convolve(x, w, padding=1) ** 2).sum(), wrt=(0, 1)).function, types).graph
     result = Layout()(graph)
     assert set(layouts(result)) == {"channels_last"}
     same_meaning(graph, result, 1e-10)
@@ -41,7 +40,7 @@ def test_between_layers_no_transpose_is_left():
         hidden = max_pool(convolve(x, w, padding=1).relu(), 2)
         return convolve(hidden, v, padding=1)
 
-    graph = trace(network, [IMAGE, WEIGHT, ingot.f64[3, 8, 3, 3]]).graph
+    graph = trace(network, [IMAGE, WEIGHT, ingot.f64[9, 8, 3, 3]]).graph
     result = Motion()(Decompose()(Layout()(graph)))
     assert set(layouts(result)) == {"channels_last"}
     # one for the image, one for each weight, one for the result
@@ -64,3 +63,18 @@ def test_few_channels_stay_first():
     result = Layout()(graph)
     assert layouts(result) == ["channels_first", "channels_first", "channels_last"]
     same_meaning(graph, result, 1e-12)
+
+
+@pytest.mark.parametrize(("channels", "width", "layout"), [(2, 6, "channels_first"), (6, 6, "channels_last"),
+                                                          (6, 14, "channels_first"), (8, 64, "channels_last")])  # fmt: skip
+def test_few_channels_that_are_made_stay_first_where_pixels_fill_vectors(channels, width, layout):
+    """An image as the result, and the gradient of a narrow layer; what is read may have any number of channels."""
+    graph = trace(
+        lambda x, w: convolve(x, w, padding=1), [ingot.f64["n", 8, 5, width], ingot.f64[channels, 8, 3, 3]]
+    ).graph
+    result = Layout()(graph)
+    assert layouts(result) == [layout]
+    same_meaning(graph, result, 1e-12)
+    types = [ingot.f64["n", channels, 5, width], ingot.f64[8, channels, 3, 3]]
+    graph = trace(ingot.grad(lambda x, w: (convolve(x, w, padding=1) ** 2).sum()).function, types).graph
+    assert layouts(Layout()(graph)) == ["channels_last", layout]

@@ -28,6 +28,32 @@ def test_transposes_of_both_operands_become_one():
     assert names.count("transpose") == 1
 
 
+IMAGES = ingot.f64[2, 4, 3, 5]
+
+
+def test_transposes_pass_slices():
+    """The gradient of a concatenation of channels, between layers that work with channels last."""
+    names, result = moved(lambda x: x.transpose(0, 3, 1, 2)[:, 1:5:2, :2, ::-1].tanh().transpose(0, 2, 3, 1), IMAGES)
+    assert "transpose" not in names
+    assert result.outputs[0].shape == (2, 2, 3, 2)
+
+
+def test_transposes_pass_concatenations():
+    names, _ = moved(
+        lambda x, y: ingot.concatenate([x.transpose(0, 3, 1, 2), y.transpose(0, 3, 1, 2)], axis=1).transpose(0, 2, 3, 1),
+        IMAGES, ingot.f64[2, 4, 3, 7],
+    )  # fmt: skip
+    assert names == ["concat"]
+
+
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (0, 1, 2, 3)])
+def test_concatenations_of_several_orders_stay(order):
+    names, _ = moved(lambda x, y: ingot.concatenate([x.transpose(0, 3, 1, 2), y.transpose(order)], axis=1),
+                     ingot.f64[2, 3, 3, 3], ingot.f64[2, 3, 3, 3])  # fmt: skip
+    assert "concat" in names
+    assert names[-1] == "concat"
+
+
 def test_a_transpose_meets_a_broadcast_bias():
     """Channels-last activations with a bias per channel: nothing but the outer transposes is left to cancel."""
     names, _ = moved(

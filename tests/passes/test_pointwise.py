@@ -3,10 +3,12 @@
 import pytest
 
 from ingot.compiler.ir.graph import Builder, Graph
-from ingot.compiler.ir.types import f64
+from ingot.compiler.ir.types import f32, f64
 from ingot.compiler.ops.convolution import Convolution, ConvolutionWeightGradient
 from ingot.compiler.ops.structure import Transpose
+from ingot.compiler.options import Options
 from ingot.compiler.passes.pointwise import Pointwise
+from ingot.compiler.target import Target
 from tests.passes.support import same_meaning
 
 PLAIN = {"strides": (1, 1), "padding": ((0, 0), (0, 0)), "dilation": (1, 1), "groups": 1, "layout": "channels_last"}
@@ -86,3 +88,41 @@ def test_transposes_around_a_short_sum_become_letters(channels, transposes):
     made = Pointwise()(graph)
     assert names(made).count("transpose") == 2 * transposes
     same_meaning(graph, made, 1e-12)
+
+
+@pytest.mark.parametrize("batch", [2, "n"])
+@pytest.mark.parametrize(
+    ("dilation", "padding", "sizes"),
+    [((2, 2), ((2, 2), (2, 2)), (8, 12)), ((3, 3), ((3, 0), (0, 6)), (9, 12)), ((2, 1), ((2, 2), (1, 0)), (8, 7))],
+)
+def test_a_dilated_convolution_is_one_of_the_images_that_its_windows_do_not_mix(batch, dilation, padding, sizes):
+    fields = {**PLAIN, "dilation": dilation, "padding": padding}
+    graph = graph_of(Convolution(**fields), f32[batch, *sizes, 32], f32[3, 3, 32, 32])
+    made = Pointwise()(graph)
+    (found,) = (v.op for v in made.body if isinstance(v.op, Convolution))
+    assert found.dilation == (1, 1)
+    same_meaning(graph, made, 2e-5)  # f32, sums of 288 products
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"padding": ((1, 2), (2, 2))},  # no whole number of steps
+        {"strides": (2, 2)},
+        {"layout": "channels_first"},
+        {"dilation": (5, 5)},  # does not divide the sizes
+    ],
+)
+def test_other_dilated_convolutions_stay(change):
+    fields = {**PLAIN, "dilation": (2, 2), "padding": ((2, 2), (2, 2)), **change}
+    first = fields["layout"] == "channels_first"
+    types = (f32[1, 32, 12, 12], f32[32, 32, 3, 3]) if first else (f32[1, 12, 12, 32], f32[3, 3, 32, 32])
+    graph = graph_of(Convolution(**fields), *types)
+    assert names(Pointwise()(graph)) == ["convolution"]
+
+
+def test_dilated_convolutions_stay_where_nothing_is_interpolated():
+    graph = graph_of(Convolution(**{**PLAIN, "dilation": (2, 2)}), f32[1, 12, 12, 32], f32[3, 3, 32, 32])
+    as_defined = Pointwise().configured(Options(winograd=False), Target.host())
+    assert names(as_defined(graph)) == ["convolution"]
+    assert names(Pointwise()(graph)) != ["convolution"]

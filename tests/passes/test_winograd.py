@@ -20,6 +20,7 @@ from ingot.compiler.ops.winograd import (
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_loops import STACK_BYTES, sizes_of
 from ingot.compiler.ops.winograd_transforms import weight_axes
 from ingot.compiler.options import Options
 from ingot.compiler.passes.winograd import Winograd, stored_weight
@@ -440,3 +441,17 @@ def test_transforming_on_the_way_gives_the_same_bits(batch: int, outputs: int):
         for threads in (1, 2):
             found = run(WinogradConvolution(4, padding, outputs, order, 16, 4), stored, threads)
             assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("channels", [16, 256, 512, 2048])
+@pytest.mark.parametrize("tile", [2, 4])
+def test_the_transforms_of_a_block_fit_on_the_stack(target: str, channels: int, tile: int) -> None:
+    """Also where a few images of many channels are one block."""
+    machine = Target.named(target)
+    points, columns = (tile + 2) ** 2, 2 * machine.lanes(4)
+    for tiles in (1, 14, 16, 57, 64, 65, 128, 1000):
+        sizes = sizes_of(tile, tiles, channels, 4, columns, machine, 4)
+        widest = 4 * columns if sizes.shared else max(channels, 4 * columns)  # shared data is in the arena
+        assert sizes.tiles >= 1
+        assert points * (sizes.tiles * widest + 32) * 4 <= STACK_BYTES
