@@ -28,6 +28,7 @@ FOUND = sorted((Path(__file__).parent / "found").glob("*.graph"))
 
 # Ops that random graphs reach by other ways than a maker of their own.
 REACHED_OTHERWISE = {
+    "agreed": "the reader of ONNX files makes it where a branch belongs to calls of some sizes",
     "get": "results of ops with several",
     "average_pool_gradient": "gradients of pools",
     "max_pool_gradient": "gradients of pools",
@@ -39,10 +40,13 @@ REACHED_OTHERWISE = {
     "deinterleave": "a pass makes it of integer products with known weights",
     "blocked_convolution": "a pass makes it of convolutions",
     "restate": "the reader of ONNX files makes it where sizes are assumed to be equal",
+    "tree_leaves": "the reader of ONNX files makes it of ensembles of trees, whose links must be those of trees",
     "unblock": "a pass makes it of products with known weights",
     "winograd_convolution": "a pass makes it of convolutions",
     "winograd_cotangent": "a pass makes it of gradients of convolutions",
     "winograd_data": "a pass makes it of gradients of convolutions",
+    "winograd_product_gradient": "a pass makes it of gradients of convolutions",
+    "winograd_taps": "a pass makes it of convolutions",
     "winograd_weight": "a pass makes it of convolutions",
     "winograd_weight_gradient": "a pass makes it of gradients of convolutions",
 }

@@ -33,13 +33,14 @@ def test_compiled_equals_interpreted(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hundred_steps_equal_a_hundred_interpreted_steps(name):
     """Parameters, buffers and optimiser state after 100 steps. Rounding differs between the two and training
-    amplifies it, so the bound is relative to each tensor's range."""
+    amplifies it, so the bound is relative to each tensor's range. The data are such that no activation comes to lie on
+    the kink of a ReLU to the last place, where a gradient may go either way."""
     case = CASES[name]
     trainer = trainer_of(name)
     states = {key: array.copy() for key, array in trainer.states.items()}
     first = None
     for step in range(100):
-        x, labels = case.batch(8, seed=step % 4)
+        x, labels = case.batch(8, seed=4 + step % 4)
         loss = trainer.step(x, labels)
         outputs = run_graph(trainer.graph, {**states, **dict(zip(argument_names(trainer), (x, labels), strict=True))})
         states.update({key: outputs[number] for key, number in trainer.graph.updates.items()})
