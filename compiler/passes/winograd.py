@@ -42,6 +42,7 @@ from ingot.compiler.ops.winograd import (
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_loops import STACK_BYTES
 from ingot.compiler.ops.winograd_products import is_whole
 from ingot.compiler.ops.winograd_taps import most_tiles
 from ingot.compiler.ops.winograd_transforms import WeightOrder, weight_axes, weight_index
@@ -218,7 +219,9 @@ def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> boo
     plain = op.strides == op.dilation == (1, 1) and op.groups == 1 and op.layout == "channels_last"
     static = all(isinstance(d, int) for d in (*x.shape[1:], *weight))
     padded = all(isinstance(p, int) for side in op.padding for p in side)
-    return plain and static and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
+    size = max(POINTS) + TAPS - 1
+    small = static and size * size * f32.itemsize * weight[2] <= STACK_BYTES  # a tile of all channels
+    return plain and small and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
 
 
 def direct_cost(value: Value, target: Target) -> float:

@@ -20,6 +20,7 @@ from ingot.compiler.ops.winograd import (
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_loops import STACK_BYTES, sizes_of
 from ingot.compiler.ops.winograd_transforms import weight_axes
 from ingot.compiler.options import Options
 from ingot.compiler.passes.winograd import Winograd, stored_weight
@@ -181,6 +182,30 @@ def test_bits_do_not_depend_on_batch_or_threads():
         assert np.array_equal(np.asarray(Executable(program, threads=1)(x[n : n + 1])), whole[n : n + 1])
     alone = compile_graph(graph_of(f32[1, 21, 18, 32], f32[3, 3, 32, 48]), Options(cache=False)).program
     assert np.array_equal(np.asarray(Executable(alone)(x[:1])), whole[:1])
+
+
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_blocks_of_tiles_fit_on_the_stack(name: str):
+    """However many channels, tiles or columns."""
+    target = Target.named(name)
+    for channels in (16, 128, 512, 2048, 7000):
+        for tiles in (3, 16, 49, 64, 200, ingot.dim("n")):
+            for group, vectors in ((1, 1), (4, 2)):
+                columns = vectors * target.lanes(4)
+                sizes = sizes_of(4, tiles, channels, group, columns, target, 4)
+                assert sizes.shared or sizes.tiles % sizes.rows == 0
+                assert sizes.shared or 36 * 4 * sizes.tiles * channels <= STACK_BYTES
+                assert 36 * 4 * sizes.tiles * group * columns <= STACK_BYTES
+
+
+@pytest.mark.parametrize(("size", "channels", "outputs"), [(36, 512, 16), (32, 16, 128)])
+def test_many_channels_and_many_tiles_compile(size: int, channels: int, outputs: int):
+    graph = graph_of(f32[1, size, size, channels], f32[3, 3, channels, outputs])
+    assert tiles_of(Winograd(Target.host())(graph))
+    image = np.random.default_rng(3).standard_normal((1, size, size, channels)).astype(np.float32)
+    exact = Convolution(**PLAIN).evaluate(image.astype(np.float64), graph.constants["w"].astype(np.float64))  # type: ignore[arg-type]
+    found = np.asarray(Executable(compile_graph(graph, Options(cache=False)).program)(image))
+    assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
 
 
 WIDE = Target.named("x86-64-v4")
