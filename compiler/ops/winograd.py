@@ -514,7 +514,8 @@ class WinogradProductGradient(Op):
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
         transform = Transform(matrices(self.tile).weight.T, target)
-        return OwnLoops(GradientNest(outputs[0], *inputs, transform, self.order).loops())
+        v, z = inputs
+        return OwnLoops(GradientNest(outputs[0], v, z, transform, self.order).loops())
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
