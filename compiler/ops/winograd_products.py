@@ -38,7 +38,8 @@ UNROLL = 4  # tiles in one iteration
 class GradientNest:
     def __init__(self, w: Buffer, v: Buffer, z: Buffer, transform: Transform, order: WeightOrder) -> None:
         self.w, self.v, self.z = w, v, z
-        self.transform, self.target, self.order = transform, transform.target, order
+        self.transform, self.target = transform, transform.target
+        self.order: WeightOrder = order
         self.points, self.channels, self.outputs = constants((v.shape[0], v.shape[2], z.shape[2]))
         self.tiles = v.shape[1] - 1
         self.width = self.target.lanes(v.dtype.itemsize)

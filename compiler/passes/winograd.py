@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.scalar import Buffer, Load
 from ingot.compiler.ir.symbolic import Dim
@@ -44,6 +45,7 @@ from ingot.compiler.ops.winograd import (
     WinogradWeight,
     WinogradWeightGradient,
 )
+from ingot.compiler.ops.winograd_loops import STACK_BYTES
 from ingot.compiler.ops.winograd_products import is_whole
 from ingot.compiler.ops.winograd_taps import most_tiles
 from ingot.compiler.ops.winograd_transforms import WeightOrder, weight_axes, weight_index
@@ -159,7 +161,8 @@ def stored_weight(w: Value) -> tuple[Value, WeightOrder]:
     element = reader(w)(*index)
     if isinstance(element, Load) and len(element.index) == len(index):
         for order in ("channels_first", "adjoint"):
-            if element.index == weight_index(order, *index):
+            r, s, c, o = index
+            if element.index == weight_index(order, r, s, c, o):
                 found = known[element.buffer], order
     return found
 
@@ -220,7 +223,10 @@ def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> boo
     plain = op.strides == op.dilation == (1, 1) and op.groups == 1 and op.layout == "channels_last"
     static = all(isinstance(d, int) for d in (x.shape[-1], *weight))
     padded = all(isinstance(p, int) for side in op.padding for p in side)
-    return plain and static and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
+    size = max(POINTS) + TAPS - 1
+    tile_bytes = size * size * f32.itemsize * weight[2]  # of all channels
+    small = static and symbolic.less(STACK_BYTES, tile_bytes) is not True
+    return plain and small and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
 
 
 def direct_cost(value: Value, target: Target) -> float:

@@ -216,6 +216,30 @@ def test_a_block_of_many_channels_has_fewer_tiles(channels: int, outputs: int):
     assert np.abs(np.asarray(Executable(program)(image)) - exact).max() <= ERROR_BOUND * np.abs(exact).max()
 
 
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
+def test_blocks_of_tiles_fit_on_the_stack(name: str):
+    """However many channels, tiles or columns."""
+    target = Target.named(name)
+    for channels in (16, 128, 512, 2048, 7000):
+        for tiles in (3, 16, 49, 64, 200, ingot.dim("n")):
+            for group, vectors in ((1, 1), (4, 2)):
+                columns = vectors * target.lanes(4)
+                sizes = sizes_of(4, tiles, channels, group, columns, target, 4)
+                assert sizes.shared or sizes.tiles % sizes.rows == 0
+                assert sizes.shared or 36 * 4 * sizes.tiles * channels <= STACK_BYTES
+                assert 36 * 4 * sizes.tiles * group * columns <= STACK_BYTES
+
+
+@pytest.mark.parametrize(("size", "channels", "outputs"), [(36, 512, 16), (32, 16, 128)])
+def test_many_channels_and_many_tiles_compile(size: int, channels: int, outputs: int):
+    graph = graph_of(f32[1, size, size, channels], f32[3, 3, channels, outputs])
+    assert tiles_of(Winograd(Target.host())(graph))
+    image = np.random.default_rng(3).standard_normal((1, size, size, channels)).astype(np.float32)
+    exact = Convolution(**PLAIN).evaluate(image.astype(np.float64), graph.constants["w"].astype(np.float64))  # type: ignore[arg-type]
+    found = np.asarray(Executable(compile_graph(graph, Options(cache=False)).program)(image))
+    assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
+
+
 WIDE = Target.named("x86-64-v4")
 
 
@@ -441,17 +465,3 @@ def test_transforming_on_the_way_gives_the_same_bits(batch: int, outputs: int):
         for threads in (1, 2):
             found = run(WinogradConvolution(4, padding, outputs, order, 16, 4), stored, threads)
             assert np.array_equal(found, expected)
-
-
-@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("channels", [16, 256, 512, 2048])
-@pytest.mark.parametrize("tile", [2, 4])
-def test_the_transforms_of_a_block_fit_on_the_stack(target: str, channels: int, tile: int) -> None:
-    """Also where a few images of many channels are one block."""
-    machine = Target.named(target)
-    points, columns = (tile + 2) ** 2, 2 * machine.lanes(4)
-    for tiles in (1, 14, 16, 57, 64, 65, 128, 1000):
-        sizes = sizes_of(tile, tiles, channels, 4, columns, machine, 4)
-        widest = 4 * columns if sizes.shared else max(channels, 4 * columns)  # shared data is in the arena
-        assert sizes.tiles >= 1
-        assert points * (sizes.tiles * widest + 32) * 4 <= STACK_BYTES

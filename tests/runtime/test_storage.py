@@ -74,3 +74,12 @@ def test_copies_are_those_of_numpy(view, dtype: type, rng: np.random.Generator) 
     room = np.full(array.shape, 77, dtype)
     copy_into(room, array)
     np.testing.assert_array_equal(room, array)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_a_large_piece_begins_where_a_large_page_does(present: bool) -> None:
+    first, second = aligned_together([(5 << 20) + 3, 100], present=present)
+    assert address_of(first) % storage._LARGE_PAGE == 0
+    first[...], second[...] = 1, 2
+    assert first.sum() == first.nbytes
+    assert (second == 2).all()
