@@ -41,7 +41,6 @@ class Target:
     l2_bytes: int = 512 << 10
     l3_bytes: int = 8 << 20
     cores: int = 1
-    has_halves: bool = False  # a vector takes as long as two of half its bytes, so that half of one is half the time
     l1_ways: int = 8  # lines of the first cache whose addresses differ by a multiple of l1_bytes / l1_ways
 
     @property
@@ -99,7 +98,6 @@ _FAMILIES: dict[str, tuple[str, str, frozenset[str]]] = {
     "aarch64": (LINUX_ARM, "generic", frozenset({"neon"})),
 }
 NAMED = tuple(_FAMILIES)
-_HALVES = ("znver4",)  # LLVM's names of machines with AVX-512 whose multipliers are 256 bits wide
 
 
 def _target(
@@ -133,7 +131,6 @@ def _target(
         l3_bytes=l3_bytes,
         cores=cores,
         l1_ways=l1_ways,
-        has_halves=wide and cpu in _HALVES,
     )
 
 

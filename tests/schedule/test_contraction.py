@@ -12,7 +12,6 @@ from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.schedule.recipes.contraction import register_tile
-from ingot.compiler.target import Target
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, check, inputs_of, run
 
@@ -144,22 +143,6 @@ def test_panels_are_packed_together_for_few_rows(rows, layout, expected):
     decisions = schedule(kernels.matmul(rows, 768, 768, layout=layout), TARGET).decisions
     assert decisions["pack_right"]
     assert decisions["packed_panels"] == expected
-
-
-@pytest.mark.parametrize(("columns", "width"), [(24, 8), (17, 8), (8, 8), (5, 8), (16, 16), (32, 16), (40, 16), (m, 16)])
-def test_few_columns_are_halves_of_vectors_where_these_take_half_the_time(columns, width):
-    plain = Target.named("x86-64-v4")
-    halves = replace(plain, has_halves=True)
-    options = ScheduleOptions(recipe="contraction")
-    kernel, dims = kernels.matmul(7, columns, 20), {m: 21}
-    found = schedule(kernel, halves, options)
-    assert found.decisions["width"] == width
-    assert schedule(kernel, plain, options).decisions["width"] == 16
-    inputs = inputs_of(kernel, dims)
-    for a, b in zip(
-        run(found, kernel, inputs, dims), run(schedule(kernel, plain, options), kernel, inputs, dims), strict=True
-    ):
-        np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 def test_tiles_must_divide_blocks():

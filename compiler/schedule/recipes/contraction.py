@@ -56,7 +56,6 @@ STREAMED_COST = 8  # cycles of a vector of it, at most
 DECODED_VECTORS = 4  # of a tile whose right operand is made of several others: these take registers too
 STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the left operand stay in registers, and else
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
-MOST_HALVES = 3  # vectors of half a register that are all columns
 MOST_VECTORS = 8  # of a register tile: a single row
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
@@ -133,7 +132,7 @@ def gathered(found: Contraction, target: Target) -> Contraction:
     columns = _product(form, found.column_axes)
     if not isinstance(outer, int) or not isinstance(inner, int) or symbolic.less(columns, GATHERED_COLUMNS) is not False:
         return found
-    width = lanes_of(found, target)
+    width = target.lanes(form.accumulations[0].dtype.itemsize)
 
     def time(rows: int) -> float:
         height, vectors = register_tile(rows, form.kept_extents[-1], width, target)
@@ -152,7 +151,7 @@ def gathered(found: Contraction, target: Target) -> Contraction:
 def decide(found: Contraction, target: Target, options: ScheduleOptions) -> ContractionTiles:
     """The decision; what options say about the tile is taken into account in the rest."""
     form = found.form
-    width = lanes_of(found, target)
+    width = target.lanes(form.accumulations[0].dtype.itemsize)
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target)
@@ -192,15 +191,6 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         streamed=streamed,
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
-
-
-def lanes_of(found: Contraction, target: Target) -> int:
-    """Lanes of a vector of columns: half of a register's where a few columns then fill more of their vectors."""
-    form = found.form
-    width = target.lanes(form.accumulations[0].dtype.itemsize)
-    columns = form.kept_extents[-1]
-    halves = -(-columns // (width // 2)) if isinstance(columns, int) else 0
-    return width // 2 if target.has_halves and halves % 2 and halves <= MOST_HALVES else width
 
 
 def register_tile(rows: Dim, columns: Dim, width: int, target: Target) -> tuple[int, int]:
@@ -271,7 +261,7 @@ def _pack_right(found: Contraction, rows: int, columns: int, target: Target) -> 
     """A panel is packed when several tiles of rows read it, or when it is not contiguous as it is. A small operand
     and windows that overlap are near already, and panels that are stored as such need nothing."""
     right, lane = found.right, found.form.kept[-1]
-    width = lanes_of(found, target)
+    width = target.lanes(found.form.accumulations[0].dtype.itemsize)
     single = symbolic.less_equal(_product(found.form, found.row_axes), rows) is True
     if single and (found.product != "mul" or _is_converted(found, width)):
         return False  # what a single tile of rows reads is made once either way
