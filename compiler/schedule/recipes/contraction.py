@@ -31,7 +31,7 @@ from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.scalar import Apply, Cast, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
-from ingot.compiler.schedule import build, partition, scalars
+from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.gathering import merge_rows
 from ingot.compiler.schedule.padding import without_padding
@@ -330,9 +330,8 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
 
 def _unrolled(found: Contraction, left_steps: int) -> int:
     """Steps of the reduced axis in one iteration. Sums of integers may be added in any order, and LLVM adds those of
-    several steps first, for which there are no registers, unless the product itself adds."""
-    in_order = found.form.accumulations[0].dtype.is_float or found.product in build.ACCUMULATING
-    return max(UNROLL, left_steps) if in_order else 1
+    several steps first, for which there are no registers."""
+    return max(UNROLL, left_steps) if found.form.accumulations[0].dtype.is_float else 1
 
 
 def _streams(found: Contraction, rows: int, target: Target) -> int:
