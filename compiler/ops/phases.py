@@ -4,6 +4,7 @@
     stride s    x[s*q + f] reads the taps r = s*j + f only, at g[q - j]: the s phases f are further output
                 channels of one convolution, interleaved afterwards. Phases f < taps % s have one tap more
                 than the others, so an axis takes at most two convolutions and none multiplies by a zero.
+                Phases of a single tap (channels last) are a matrix product that writes them in their places.
     stride and dilation above 1 (rare): zeros are inserted between the elements of g, then as stride 1
 
 Weights are only moved: flips, transposes and slices that a later pass folds into their packing.
@@ -20,6 +21,7 @@ from typing import Any
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops import movement, windows
+from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.windows import Axis, Layout
 
 
@@ -131,6 +133,8 @@ class _Phases:
         pairs = list(itertools.chain.from_iterable(zip(sizes, counts, strict=True)))
         if not all(run.taps for run in runs):
             return self.g.full(windows.pack(self.layout, batch, channels, pairs), 0)
+        if self._is_product(runs):
+            return self._product(runs)
         y = self._convolved(runs)
         if all(count == 1 for count in counts):
             return y.reshape(windows.pack(self.layout, batch, channels, pairs))
@@ -144,21 +148,37 @@ class _Phases:
         together = apart.transpose([*order, 1 + rank, 2 + 2 * rank])
         return together.reshape((batch, *pairs, channels))
 
-    def _convolved(self, runs: tuple[_Run, ...]) -> Any:
-        """The convolution of g with the taps of these phases, which become channels."""
+    def _is_product(self, runs: tuple[_Run, ...]) -> bool:
+        """Whether each result reads one element of g: a matrix product, which writes the phases where they belong."""
+        if self.layout != "channels_last" or self.groups > 1:
+            return False
+        return all(run.taps == 1 for run in runs) and all(p == 0 for side in self._padding(runs) for p in side)
+
+    def _product(self, runs: tuple[_Run, ...]) -> Any:
+        places, phases = "yxz"[: len(runs)], "vuw"[: len(runs)]
+        w = self._weight(runs)
+        w = w.reshape((w.shape[-2], *(run.count for run in runs), self._channels_per_group))
+        pairs = "".join(itertools.chain.from_iterable(zip(places, phases, strict=True)))
+        return self.g.apply(Contract(f"n{places}o", f"o{phases}c", f"n{pairs}c"), w)
+
+    def _padding(self, runs: tuple[_Run, ...]) -> tuple[tuple[Dim, Dim], ...]:
+        """It may be negative: the convolution starts and stops at the q that occur."""
         padding: list[tuple[Dim, Dim]] = []
         _, _, counts = windows.unpack(self.layout, self.g.shape)
         steps = [axis.dilation for axis in self.axes]
-        # padding, which may be negative, makes the convolution start and stop at the q that occur
         for run, count, step, quotients in zip(runs, counts, steps, self._quotients, strict=True):
             reach = step * (run.taps - 1)
             low = reach - run.quotient
             padding.append((low, quotients - count - low + reach))
+        return tuple(padding)
+
+    def _convolved(self, runs: tuple[_Run, ...]) -> Any:
+        """The convolution of g with the taps of these phases, which become channels."""
         return self.g.convolution(
             self._weight(runs),
             strides=(1,) * len(self.axes),
-            padding=tuple(padding),
-            dilation=tuple(steps),
+            padding=self._padding(runs),
+            dilation=tuple(axis.dilation for axis in self.axes),
             groups=self.groups,
             layout=self.layout,
         )

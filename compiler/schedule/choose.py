@@ -13,7 +13,7 @@ from ingot.compiler.ir.loops import Function, If
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import empty
 from ingot.compiler.schedule.primitives import ScheduleError
-from ingot.compiler.schedule.recipes import contraction, elementwise, fallback, reduction, rows, windows
+from ingot.compiler.schedule.recipes import contraction, dots, elementwise, fallback, reduction, rows, windows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 
@@ -21,6 +21,7 @@ Recipe = Callable[[Kernel, Target, ScheduleOptions], "Scheduled | None"]
 
 RECIPES: dict[str, Recipe] = {
     "elementwise": elementwise.recipe,
+    "dots": dots.recipe,
     "contraction": contraction.recipe,
     "windows": windows.recipe,
     "reduction": reduction.recipe,

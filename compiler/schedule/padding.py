@@ -22,6 +22,8 @@ from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.collapse import Points
 from ingot.compiler.schedule.form import ReductionForm
 
+LINE = 64  # bytes of a cache line
+FEW_SETS = 2048  # bytes between rows from which a tile of them has too few sets of the first cache
 ENOUGH_USES = 2  # uses of an element that pay for writing it to memory once more
 
 
@@ -85,9 +87,16 @@ def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
             return None
         lows.append(span[0])
         extents.append(span[1] - span[0] + 1)
-    buffer = Buffer(f"{load.buffer.name}_padded", operand.dtype, tuple(extents), "arena")
+    apart = _apart(extents[-1], operand.dtype.itemsize) if len(extents) - 1 not in checked else extents[-1]
+    buffer = Buffer(f"{load.buffer.name}_padded", operand.dtype, (*extents[:-1], apart), "arena")
     index = tuple(i - low for i, low in zip(load.index, lows, strict=True))
-    return Padded(Load(buffer, index), buffer, _fill(buffer, operand, load, checked, lows))
+    return Padded(Load(buffer, index), buffer, _fill(buffer, tuple(extents), operand, load, checked, lows))
+
+
+def _apart(extent: Dim, itemsize: int) -> Dim:
+    """How far apart rows of so many elements are: neighbouring pixels with many channels would share a few sets of the
+    first cache, and drive each other out of it."""
+    return extent + LINE // itemsize if isinstance(extent, int) and extent * itemsize % FEW_SETS == 0 else extent
 
 
 def _narrow(operand: Scalar) -> Scalar | None:
@@ -145,10 +154,12 @@ def _span(index: Dim, ranges: Mapping[Dim, Dim]) -> tuple[Dim, Dim] | None:
     return low, high
 
 
-def _fill(buffer: Buffer, operand: Scalar, load: Load, checked: frozenset[int], lows: list[Dim]) -> Points:
-    """Every element of the padded buffer."""
+def _fill(
+    buffer: Buffer, extents: tuple[Dim, ...], operand: Scalar, load: Load, checked: frozenset[int], lows: list[Dim]
+) -> Points:
+    """Every element of the padded buffer that is read."""
     variables = tuple(
-        symbolic.Variable(f"p{n}", 0, extent - 1) if extent != 1 else 0 for n, extent in enumerate(buffer.shape)
+        symbolic.Variable(f"p{n}", 0, extent - 1) if extent != 1 else 0 for n, extent in enumerate(extents)
     )
     index = tuple(v + low for v, low in zip(variables, lows, strict=True))
     inside = ir.both(
@@ -162,7 +173,7 @@ def _fill(buffer: Buffer, operand: Scalar, load: Load, checked: frozenset[int], 
         )
     )
     value = _with_choice(operand, inside, Load(load.buffer, index))
-    return Points(variables, buffer.shape, (Load(buffer, variables),), (value,))
+    return Points(variables, extents, (Load(buffer, variables),), (value,))
 
 
 def _with_choice(operand: Scalar, condition: Scalar, load: Load) -> Scalar:

@@ -110,6 +110,19 @@ def test_phases_compute_the_transpose(stride, taps, low, dilation, rng):
         np.testing.assert_allclose(run(apart, *arrays)[0], op.evaluate(*arrays), 1e-12, 1e-12)
 
 
+@pytest.mark.parametrize(("strides", "taps"), [((2, 2), (2, 2)), ((3, 2), (3, 2)), ((2,), (2,)), ((2, 1, 2), (2, 1, 2))])
+def test_phases_of_a_single_tap_are_a_product_that_interleaves_them(strides, taps, rng):
+    rank = len(strides)
+    shape = tuple(3 * stride for stride in strides)
+    op = ConvolutionTranspose(strides, ((0, 0),) * rank, (1,) * rank, 1, "channels_last", shape=shape)
+    arrays = rng.standard_normal((2, *(3,) * rank, 4)), rng.standard_normal((*taps, 5, 4))
+    graph = decomposition(op, [f64[arrays[0].shape], f64[arrays[1].shape]])
+    names = [value.op.name for value in graph.body]
+    assert names.count("contract") == 1
+    assert "convolution" not in names
+    np.testing.assert_allclose(run(graph, *arrays)[0], op.evaluate(*arrays), 1e-12, 1e-12)
+
+
 def products(graph: Graph) -> int:
     """Multiplications of the convolutions of a graph."""
     total = 0

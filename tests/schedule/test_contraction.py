@@ -157,6 +157,13 @@ def test_a_padded_operand_is_padded_once():
     assert padded.shape == (1, 11, 11, 4)
 
 
+def test_padded_pixels_with_many_channels_do_not_share_sets_of_the_first_cache():
+    """512 channels: pixels would be 2 KB apart."""
+    scheduled = check(kernels.convolution(1, 512, 4, 8, 3, padding=1))
+    (padded,) = (buffer for buffer in scheduled.scratch if buffer.name.endswith("_padded"))
+    assert padded.shape == (1, 6, 6, 512 + 16)
+
+
 def test_sums_wait_in_an_output_of_their_type():
     assert check(kernels.matmul(7, 20, 300)).scratch == ()
 

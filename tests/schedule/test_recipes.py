@@ -12,6 +12,7 @@ from ingot.compiler.schedule import RECIPES
 from ingot.compiler.target import Target
 from tests.schedule import kernels
 from tests.schedule.harness import check
+from tests.schedule.test_dots import gradient
 
 n, m = Symbol("n"), Symbol("m")
 
@@ -61,6 +62,7 @@ CASES = {
         (kernels.depthwise(n, 5, m, 2), {n: 2, m: 19}),
         (kernels.max_pool(2, 3, 10), {}),
     ],
+    "dots": [(gradient(2, 1, 3, (4, 16), 3, 1), {}), (gradient(n, 2, 3, (3, 9), 3, 0), {n: 2})],
     "windows": [(kernels.depthwise(2, 7, 11, 3), {}), (kernels.depthwise(n, 9, 20, 2), {n: 3})],
     "rows": [
         (kernels.softmax((4, 37)), {}),
