@@ -39,7 +39,7 @@ from ingot.compiler.ir.tensor import BufferReader, Definition, InlineReader, Ker
 from ingot.compiler.ir.types import TupleType
 from ingot.compiler.ops.base import Op
 from ingot.compiler.ops.elementwise import Cast
-from ingot.compiler.ops.movement import Concat
+from ingot.compiler.ops.movement import Concat, Pad
 from ingot.compiler.ops.reduction import Sum
 from ingot.compiler.ops.structure import Get, Reshape, Transpose, reshape_index
 
@@ -102,7 +102,8 @@ class _Partition:
         for arg in value.args:
             total += self.expression_weight.get(arg, 0) if arg in self.inlined else 0
             loads |= self.expression_loads[arg] if arg in self.inlined else {arg}
-        if isinstance(op, Concat) or any(arg in self.choosing and arg in self.inlined for arg in value.args):
+        finds = isinstance(op, Concat) or (isinstance(op, Pad) and op.mode != "constant")
+        if finds or any(arg in self.choosing and arg in self.inlined for arg in value.args):
             self.choosing.add(value)
         reason = self._why_stored(value, total, loads)
         if reason is None:

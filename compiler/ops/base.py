@@ -196,6 +196,8 @@ class Op(ABC):
 
 
 def normalize_axis(axis: int, rank: int, op: str) -> int:
+    if not isinstance(axis, int | np.integer):
+        raise OpTypeError(f"{op}: axis {axis} is not an integer")
     if not -rank <= axis < rank:
         raise OpTypeError(f"{op}: axis {axis} is outside a tensor of rank {rank}")
     return axis % rank

@@ -578,13 +578,13 @@ def on_diagonal(x: Node, offset: int = 0) -> Any:
 def tril(x: Node, offset: int = 0) -> Any:
     """x where column - row <= offset, elsewhere 0."""
     row, column = _rows_and_columns(x)
-    return (column <= row + offset).where(x, 0)
+    return (column <= row + offset).where(x, x.full((), 0, x.dtype))
 
 
 def triu(x: Node, offset: int = 0) -> Any:
     """x where column - row >= offset, elsewhere 0."""
     row, column = _rows_and_columns(x)
-    return (column >= row + offset).where(x, 0)
+    return (column >= row + offset).where(x, x.full((), 0, x.dtype))
 
 
 def trace(x: Node, offset: int = 0) -> Any:
@@ -595,4 +595,4 @@ def trace(x: Node, offset: int = 0) -> Any:
 def from_diagonal(x: Node) -> Any:
     """Square matrices with x on the diagonal and 0 elsewhere."""
     rows = x.expand_dims(-1).broadcast_to((*x.shape, x.shape[-1]))
-    return on_diagonal(rows).where(rows, 0)
+    return on_diagonal(rows).where(rows, x.full((), 0, x.dtype))

@@ -156,8 +156,9 @@ class Staged:
             if not scope.has(label):
                 continue
             value = scope.find(label)
-            if deferred and label in given and given[label].is_plain:  # the host has it
-                collected.types[label] = given[label].type
+            told = given.get(label)
+            if deferred and told is not None and told.type is not None and told.is_plain:  # the host has it
+                collected.types[label] = told.type
             elif isinstance(value, np.ndarray) and (deferred or not is_plain(value)):
                 known[label] = value
             elif value is not None and not isinstance(value, Pending | Opaque):

@@ -13,6 +13,7 @@ from ingot.compiler.fusion.partition import partition
 from ingot.compiler.fusion.plan import KernelStep
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.text import parse_kernel
+from ingot.compiler.ops.movement import Pad
 from ingot.compiler.options import Options
 from ingot.compiler.pipeline import compile_graph
 from ingot.frontends.dsl import functions
@@ -94,6 +95,13 @@ def test_parts_are_joined_before_a_product_reads_them_again_and_again():
     """Finding the part that an element comes from is cheap once, and not in the innermost loop of a product."""
     plan = plan_of(lambda x, w: ingot.concatenate([x, x], axis=0) @ w, ROWS, ingot.f32[64, 64])
     assert len(plan.steps) == 2, kernels(plan)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_what_is_mirrored_is_put_into_memory_before_a_product(mode):
+    """Where each element comes from takes a division; a product would ask that for every term. Zeros are free."""
+    plan = plan_of(lambda x, w: x.apply(Pad((0, 8), (0, 8), mode)) @ w, ingot.f32["batch", 48], ingot.f32[64, 64])
+    assert len(plan.steps) == (1 if mode == "constant" else 2)
 
 
 # --- epilogues -----------------------------------------------------------------------------------------------------

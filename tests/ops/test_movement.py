@@ -119,3 +119,13 @@ def _same(a, b):
 def test_refusals_say_why(op, types, message):
     with pytest.raises(OpTypeError, match=message):
         op.infer(*types)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.float16])
+@pytest.mark.parametrize("name", ["tril", "triu", "from_diagonal"])
+def test_triangles_keep_the_element_type(name, dtype):
+    """A mask is made of the triangle of a matrix of truths: it stays one."""
+    x = np.ones(4 if name == "from_diagonal" else (4, 5), dtype)
+    found = call(getattr(movement, name), x)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, {"tril": np.tril, "triu": np.triu, "from_diagonal": np.diag}[name](x))

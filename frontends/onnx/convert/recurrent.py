@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import i64
 from ingot.compiler.ops.contraction import contract
-from ingot.compiler.ops.movement import Iota, stack
+from ingot.compiler.ops.movement import Iota, concat, stack
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 
+FEW_TIMES = 8  # of which a part is hardly less
 Activation = Callable[[Any], Any]
 Product = Callable[[Any, Any, int], Any]  # (x[..., i], weight[direction, g, i], direction) -> [..., g]
 
@@ -88,11 +90,36 @@ class Inputs:
         return gate if self.clip is None else gate.clip(-self.clip, self.clip)
 
     def mask(self, op: Call) -> list[Any]:
-        """[time, batch, 1]: whether a sequence still lasts; nothing when all are as long as the axis."""
-        if self.lengths is None:
+        """[time, batch, 1] and [time]: whether a sequence still lasts, and whether any does; nothing when all are as long
+        as the axis."""
+        if self.lengths is None or self.batch == 0:
             return []
-        times = Tensor(op.trace, op.trace.emit(Iota((self.x.shape[0], self.batch, 1), 0)))
-        return [times < self.lengths.cast(i64).reshape(1, self.batch, 1)]
+        time, lengths = self.x.shape[0], self.lengths.cast(i64)
+        times = Tensor(op.trace, op.trace.emit(Iota((time, self.batch, 1), 0)))
+        each = Tensor(op.trace, op.trace.emit(Iota((time,), 0)))
+        return [times < lengths.reshape(1, self.batch, 1), each < self.longest()]
+
+    def longest(self) -> Any:
+        assert self.lengths is not None
+        return self.lengths.cast(i64).reduce("max", (0,))
+
+    def projected(self, op: Call, direction: int) -> Any:
+        """The products of all times with the weight of the inputs. Times after the end of every sequence are not looked
+        at, so the products of a quarter will do where that is the longest."""
+        x, w = self.x, self.w[direction]
+        time = x.shape[0]
+        some = symbolic.ceildiv(time, 4)
+        if self.lengths is None or self.batch == 0 or (isinstance(time, int) and time < FEW_TIMES):
+            return contract(x, "tbi", w, "gi", "tbg")
+
+        def short(x: Any, w: Any) -> Any:
+            made = contract(x[:some], "tbi", w, "gi", "tbg")
+            return concat([made, made.full((time - some, *made.shape[1:]), 0)], 0)
+
+        def whole(x: Any, w: Any) -> Any:
+            return contract(x, "tbi", w, "gi", "tbg")
+
+        return functions.cond(self.longest() <= op.dimension(some, i64), short, whole, x, w)
 
 
 def _inputs(op: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, lengths: Tensor | None) -> Inputs:
@@ -118,16 +145,24 @@ def _parts(x: Any, count: int, size: int) -> list[Any]:
 def _run(
     op: Call, given: Inputs, step: Callable[..., Any], states: Sequence[Any], xs: Any, backwards: bool
 ) -> tuple[Any, list[Any]]:
-    """Scan `step(x, *states) -> states` over time; the first state is the output. Ended sequences stand still."""
+    """Scan `step(x, *states) -> states` over time; the first state is the output. Ended sequences stand still, and once
+    all have ended nothing is computed."""
     masks = given.mask(op)
 
-    def body(carry: Any, x: Any) -> Any:
-        data, *more = x
+    def stepped(data: Any, last: Any, *carry: Any) -> list[Any]:
         new = step(data, *carry)
-        if not more:
+        return [*(last.where(n, old) for n, old in zip(new, carry, strict=True)), last.where(new[0], 0)]
+
+    def ended(data: Any, last: Any, *carry: Any) -> list[Any]:
+        return [*carry, carry[0].full_like(0)]
+
+    def body(carry: Any, x: Any) -> Any:
+        if not masks:
+            new = step(x[0], *carry)
             return list(new), new[0]
-        kept = [more[0].where(n, old) for n, old in zip(new, carry, strict=True)]
-        return kept, more[0].where(new[0], 0)
+        data, last, lasts_any = x
+        *kept, y = functions.cond(lasts_any, stepped, ended, data, last, *carry)
+        return kept, y
 
     final, ys = functions.scan(body, list(states), [xs, *masks], reverse=backwards)
     return ys, list(final)
@@ -157,7 +192,7 @@ def rnn(
     chosen = _activations(op, ("Tanh",), len(given.directions))
     outputs, finals = [], []
     for n, backwards in enumerate(given.directions):
-        projected = contract(given.x, "tbi", w[n], "gi", "tbg")
+        projected = given.projected(op, n)
         if b is not None:
             projected = projected + b[n][: given.hidden] + b[n][given.hidden :]
         recurrent, (f,) = r[n], chosen[n]
@@ -187,7 +222,7 @@ def gru(
     h3 = 3 * given.hidden
     outputs, finals = [], []
     for n, backwards in enumerate(given.directions):
-        projected = contract(given.x, "tbi", w[n], "gi", "tbg")
+        projected = given.projected(op, n)
         bias = None if b is None else b[n]
         if bias is not None:
             projected = projected + bias[:h3]
@@ -244,7 +279,7 @@ def lstm(
     h4 = 4 * given.hidden
     outputs, finals = [], []
     for n, backwards in enumerate(given.directions):
-        projected = multiply(given.x, w, n)
+        projected = given.projected(op, n) if product is None else product(given.x, w, n)
         if b is not None:
             projected = projected + (b[n][:h4] + b[n][h4:])
         looks = None if peepholes is None else _parts(peepholes[n], 3, given.hidden)

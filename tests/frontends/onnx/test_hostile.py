@@ -435,3 +435,12 @@ def test_n_grams_of_any_length_and_distance(limits: tuple[int, int]):
         for i in range(6 - distance)
     )
     np.testing.assert_array_equal(found, np.array([1, pairs], np.float32))
+
+
+@pytest.mark.parametrize("op", ["ReduceSumSquare", "ReduceMean", "Squeeze", "Unsqueeze"])
+def test_axes_that_are_no_integers(op: str):
+    weights = {"axes": np.ones(1, np.float32)}
+    made = model_of([node(op, "x axes", "y")], [info("x", np.zeros((3, 1, 2), np.float32))], ["y"], weights)
+    assert check_onnx(made)
+    with pytest.raises(OnnxError):
+        ingot.compile(ingot.load_onnx(made))
