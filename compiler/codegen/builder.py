@@ -32,6 +32,7 @@ from ingot.compiler.codegen.values import (
     like,
     mangled,
     truth_of,
+    vector_type,
 )
 
 
@@ -72,6 +73,7 @@ class Builder:
         self.scope = Scope(None, self.new_block("entry"))
         self.root = self.scope
         self.scopes = [self.root]
+        self._references: dict[tuple[str, ...], str] = {}  # of declared intrinsics, by name and types
         self.arguments = [Value(kind, str(kind), f"%{name}", self.root) for kind, name in arguments]
 
     # --- structure
@@ -139,7 +141,7 @@ class Builder:
         """Add the function to the module; `header` is everything before its body."""
         lines = [f"{header} {{"]
         for block in self.blocks:
-            lines.extend(block.write())
+            block.write(lines)
         lines.append("}")
         self.program.functions.append("\n".join(lines))
         for scope in self.scopes:  # values know their scope: without this only a collection would free them
@@ -396,9 +398,13 @@ class Builder:
         self, name: str, kind: ir.Type, *arguments: Value, overload: Sequence[ir.Type] | None = None
     ) -> Value:
         """The pure intrinsic `llvm.name`, overloaded by `overload` (by default the result type)."""
-        suffix = "".join(f".{mangled(each)}" for each in ((kind,) if overload is None else overload))
         text = str(kind)
-        reference = self.program.declare(f"llvm.{name}{suffix}", text, ", ".join(a.text for a in arguments))
+        types = [each.text for each in arguments]
+        key = (name, text, *types, *map(str, overload or ()))
+        reference = self._references.get(key)
+        if reference is None:
+            suffix = "".join(f".{mangled(each)}" for each in ((kind,) if overload is None else overload))
+            reference = self._references[key] = self.program.declare(f"llvm.{name}{suffix}", text, ", ".join(types))
         return self.pure(kind, text, f"call {text} {reference}({', '.join(map(repr, arguments))})", arguments)
 
     def call_effect(self, name: str, result: str, *arguments: Value) -> None:
@@ -412,7 +418,7 @@ class Builder:
         """The scalar in every lane."""
         if value.lanes:
             return value
-        kind, text = ir.VectorType(value.type, lanes), f"<{lanes} x {value.text}>"
+        kind, text = vector_type(value.type, lanes), f"<{lanes} x {value.text}>"
         if value.scope is None:
             return Value(kind, text, "poison" if value.ref == "poison" else f"splat ({value.text} {value.ref})")
         single = self.pure(kind, text, f"insertelement {text} poison, {value.text} {value.ref}, i64 0", (value,))
@@ -421,7 +427,7 @@ class Builder:
 
     def shuffle(self, a: Value, b: Value | None, lanes: Sequence[int]) -> Value:
         """The chosen lanes of `a` and, counted on, of `b`; -1: whatever."""
-        kind = ir.VectorType(element_of(a.type), len(lanes))
+        kind = vector_type(element_of(a.type), len(lanes))
         mask = ", ".join(f"i32 {lane}" if lane >= 0 else "i32 poison" for lane in lanes)
         mask = f"<{len(lanes)} x i32> <{mask}>"
         other = b.ref if b is not None else "poison"
@@ -430,7 +436,7 @@ class Builder:
 
     def shuffle_vector(self, first, second, mask):
         a, b, lanes = self.operand(first), self.operand(second), self.operand(mask)
-        kind = ir.VectorType(element_of(a.type), lanes.lanes)
+        kind = vector_type(element_of(a.type), lanes.lanes)
         return self.pure(kind, str(kind), f"shufflevector {a!r}, {b!r}, {lanes!r}", (a, b))
 
     def freeze(self, a):
@@ -460,5 +466,5 @@ class Builder:
         body = f"getelementptr {element}, ptr {pointer.ref}, {index.text} {index.ref}"
         if not index.lanes:
             return self.pure(POINTER, "ptr", body, (pointer, index))
-        kind = ir.VectorType(POINTER, index.lanes)
+        kind = vector_type(POINTER, index.lanes)
         return self.pure(kind, str(kind), body, (pointer, index))

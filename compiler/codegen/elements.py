@@ -6,9 +6,11 @@ them is done in f32 and LLVM would call library functions for theirs.
 
 from __future__ import annotations
 
+import functools
+
 from llvmlite import ir
 
-from ingot.compiler.codegen.values import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Value, constant
+from ingot.compiler.codegen.values import DOUBLE, FLOAT, I1, I8, I16, I32, I64, Value, constant, vector_type
 from ingot.compiler.ir.types import DTYPES, DType, boolean
 
 _INTEGERS = {8: I8, 16: I16, 32: I32, 64: I64}
@@ -16,16 +18,22 @@ _INTEGERS = {8: I8, 16: I16, 32: I32, 64: I64}
 
 def register_type(dtype: DType, lanes: int = 0) -> ir.Type:
     """The type of a value of `dtype`, or of a vector of them."""
-    return _vector(_REGISTERS[dtype.name], lanes)
+    return _register(dtype.name, lanes)
 
 
 def memory_type(dtype: DType, lanes: int = 0) -> ir.Type:
     """The type of `dtype` in memory."""
-    return _vector(_MEMORY[dtype.name], lanes)
+    return _memory(dtype.name, lanes)
 
 
-def _vector(element: ir.Type, lanes: int) -> ir.Type:
-    return ir.VectorType(element, lanes) if lanes else element
+@functools.cache
+def _register(name: str, lanes: int) -> ir.Type:
+    return vector_type(_REGISTERS[name], lanes) if lanes else _REGISTERS[name]
+
+
+@functools.cache
+def _memory(name: str, lanes: int) -> ir.Type:
+    return vector_type(_MEMORY[name], lanes) if lanes else _MEMORY[name]
 
 
 def _register_element(dtype: DType) -> ir.Type:

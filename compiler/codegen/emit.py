@@ -8,7 +8,7 @@ straight code for all lanes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -520,7 +520,7 @@ class _Captured(dict):
 
 def _available(slots: list[Slot], scope: Scope) -> list[Slot]:
     """Values of a loop's last round, as seen after it: the loop's blocks dominate what follows."""
-    return [replace(slot, value=_in_scope(slot.value, scope)) for slot in slots]
+    return [slot._replace(value=_in_scope(slot.value, scope)) for slot in slots]
 
 
 def _in_scope(value: Value, scope: Scope) -> Value:

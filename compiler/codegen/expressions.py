@@ -22,6 +22,7 @@ from ingot.compiler.codegen.values import Value, constant, truth_of
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Fail
 from ingot.compiler.ir.scalar import (
+    LEAVES,
     Apply,
     Bitcast,
     BoundedIndex,
@@ -75,29 +76,36 @@ class Expressions:
     # --- walking
 
     def _known(self, node: Scalar) -> Value | None:
-        key = id(node)
-        for layer in reversed(self._values):
-            if key in layer:
-                return layer[key]
-        return None
+        key, layers = id(node), self._values
+        found = layers[-1].get(key)
+        if found is None and len(layers) > 1:
+            for layer in reversed(layers):
+                found = layer.get(key)
+                if found is not None:
+                    break
+        return found
 
     def _value(self, root: Scalar) -> Value:
         found = self._known(root)
         if found is not None:
             return found
+        layer = self._values[-1]
+        is_single = len(self._values) == 1
         stack = [root]
         while stack:
             node = stack[-1]
             operands = children(node)
             if operands and isinstance(node, Apply) and node.function.name == "select" and self._is_lazy(node):
                 operands = operands[:1]
-            pending = [operand for operand in operands if self._known(operand) is None]
-            if pending:
-                stack.extend(reversed(pending))
-                continue
-            stack.pop()
-            if self._known(node) is None:  # an operand that occurs twice
-                found = self._values[-1][id(node)] = self._node(node)
+            for operand in operands:
+                if (id(operand) not in layer) if is_single else (self._known(operand) is None):
+                    if type(operand) not in LEAVES:
+                        stack.append(operand)
+                        break
+                    layer[id(operand)] = self._node(operand)
+            else:
+                stack.pop()
+                found = layer[id(node)] = self._node(node)
         assert found is not None
         return found
 
@@ -112,15 +120,16 @@ class Expressions:
 
     def _node(self, node: Scalar) -> Value:
         frame = self.frame
+        if isinstance(node, Load):
+            buffer = node.buffer
+            if buffer.space == "register" and self.registers.holds(buffer):
+                return self.registers.read(buffer, node.index)
+            return self.memory.load(buffer, node.index)
+        if isinstance(node, Apply):
+            return self._apply(node)
         match node:
             case Const(value, dtype):
                 return number(value, dtype)
-            case Load(buffer, index):
-                if buffer.space == "register" and self.registers.holds(buffer):
-                    return self.registers.read(buffer, index)
-                return self.memory.load(buffer, index)
-            case Apply():
-                return self._apply(node)
             case Cast(value, dtype):
                 return convert.convert(frame.builder, frame.target, self._value(value), value.dtype, dtype)
             case Bitcast(value, dtype):

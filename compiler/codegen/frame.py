@@ -13,7 +13,7 @@ from llvmlite import ir
 from ingot.compiler.codegen.abi import FAIL
 from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.index import Indices
-from ingot.compiler.codegen.values import I1, I64, RELATIONS, Value, constant, integer, lane_constants
+from ingot.compiler.codegen.values import I1, I64, RELATIONS, Value, constant, integer, lane_constants, vector_type
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer, Local
 from ingot.compiler.ir.symbolic import Atom, Dim, Opaque
@@ -151,7 +151,7 @@ class Frame:
         limits = builder.splat(bound, width)
         code = RELATIONS[relation]
         code = code if code in ("eq", "ne") else f"s{code}"
-        return builder.pinned(ir.VectorType(I1, width), f"icmp {code} {steps.text} {steps.ref}, {limits.ref}")
+        return builder.pinned(vector_type(I1, width), f"icmp {code} {steps.text} {steps.ref}, {limits.ref}")
 
     def _clamped(self, value: Value, limit: int) -> Value:
         """An i64 moved into [-limit, limit]."""

@@ -31,6 +31,7 @@ from ingot.compiler.codegen.values import (
     like,
     mangled,
     poison,
+    vector_type,
 )
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer
@@ -276,7 +277,7 @@ class Memory:
         width = self.frame.lanes.width
         places = [_moved(first, number, lane * stride) for lane in range(width)]
         elements = [self._load_one(buffer, *place) for place in places]
-        result = poison(ir.VectorType(elements[0].type, width))
+        result = poison(vector_type(elements[0].type, width))
         for lane, element in enumerate(elements):
             result = self.builder.insert_element(result, element, integer(lane))
         return result
@@ -292,7 +293,7 @@ class Memory:
 
     def _gather(self, buffer: Buffer, pointers: Value, mask: Value | None) -> Value:
         kind = memory_type(buffer.dtype, pointers.lanes)
-        active = mask or constant(ir.VectorType(I1, pointers.lanes), 1)
+        active = mask or constant(vector_type(I1, pointers.lanes), 1)
         name = f"llvm.masked.gather.{mangled(kind)}.{mangled(pointers.type)}"
         function = self.builder.program.declare(name, str(kind), f"{pointers.text}, {active.text}, {kind}")
         aligned = f"{pointers.text} align {buffer.dtype.itemsize} {pointers.ref}"
@@ -348,7 +349,7 @@ class Memory:
                 self._scatter(buffer, self._pointers(buffer, offset), value, mask)
 
     def _scatter(self, buffer: Buffer, pointers: Value, value: Value, mask: Value | None) -> None:
-        active = mask or constant(ir.VectorType(I1, pointers.lanes), 1)
+        active = mask or constant(vector_type(I1, pointers.lanes), 1)
         name = f"llvm.masked.scatter.{mangled(value.type)}.{mangled(pointers.type)}"
         function = self.builder.program.declare(name, "void", f"{value.text}, {pointers.text}, {active.text}")
         aligned = f"{pointers.text} align {buffer.dtype.itemsize} {pointers.ref}"

@@ -2,10 +2,10 @@
 is known; LLVM works on it on threads of its own while the next one is scheduled and emitted.
 
 Kernels are compiled in modules of about MODULE_CHARACTERS: enough of them to keep several threads busy, few enough that
-LLVM's fixed cost of a module (about 3 ms) does not count. Kernels whose text is the same but for the name are compiled
-once. Nothing is left for LLVM's IR passes to do (hoisting, common subexpressions, registers and vectors
-are done by construction), so none run: on kernels without spills they change the compile time and not the code
-(see docs/decisions.md).
+LLVM's fixed cost of a module (about 3 ms) does not count, nor that of waiting twice for the interpreter's lock (10 ms).
+Kernels whose text is the same but for the name are compiled once. Nothing is left for LLVM's IR passes to do (hoisting,
+common subexpressions, registers and vectors are done by construction), so none run: on kernels without spills they change
+the compile time and not the code (see docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ingot.compiler.target import Target
 from ingot.runtime.abi import ALLOWED_IMPORTS, ENTRY_PROFILE, PARALLEL_FOR, REQUIRED_EXPORTS
 from ingot.runtime.image import Image
 
-MODULE_CHARACTERS = 40_000  # 10 to 20 ms of LLVM; the cut does not depend on the number of workers
+MODULE_CHARACTERS = 80_000  # 30 to 40 ms of LLVM; the cut does not depend on the number of workers
 PASSES: tuple[str, ...] = ()
 LEVEL = 2  # of the code generator: 0 keeps every value in memory, 1 to 3 give the same code here
 

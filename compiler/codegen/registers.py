@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ingot.compiler.codegen.elements import register_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
@@ -33,8 +34,7 @@ class MixedLanes(Exception):
     """A loop stores to different lanes of one slot in turn: what one round leaves undefined another defines."""
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     value: Value
     defined: Dim | None  # lanes below this were stored; None: none, or all of a scalar
     unblended: Dim | None = None  # lanes below this were stored while none were defined

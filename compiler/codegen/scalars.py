@@ -17,7 +17,17 @@ from ingot.compiler.codegen.builder import Builder, Module
 from ingot.compiler.codegen.convert import convert
 from ingot.compiler.codegen.math import UNARY, MathTarget
 from ingot.compiler.codegen.recording import guarded, recorded
-from ingot.compiler.codegen.values import I1, Value, constant, element_of, like, mangled, number_of, truth_of
+from ingot.compiler.codegen.values import (
+    I1,
+    Value,
+    constant,
+    element_of,
+    like,
+    mangled,
+    number_of,
+    truth_of,
+    vector_type,
+)
 from ingot.compiler.ir.types import DType, f32
 from ingot.compiler.target import Target
 
@@ -63,7 +73,7 @@ class Operation:
 def apply(operation: Operation, name: str, arguments: list[Value]) -> Value:
     """The function of arguments in register form, all scalars or all vectors of the same number of lanes."""
     dtype = operation.dtype
-    if dtype.compute != dtype and name != "select":
+    if dtype.compute is not dtype and name != "select":
         return _apply_wide(operation, name, arguments)
     function = _FUNCTIONS.get(name)
     if function is not None:
@@ -364,7 +374,7 @@ def _dot_pairs(op: Operation, x: Value, y: Value) -> Value:
     known = op.target.is_x86 and op.dtype.bits == 32 and 4 * x.lanes <= op.target.vector_bytes
     name = _DOT_PAIRS.get(x.lanes) if known else None
     if name is not None:
-        narrow = ir.VectorType(ir.IntType(half), 2 * x.lanes)
+        narrow = vector_type(ir.IntType(half), 2 * x.lanes)
         function = builder.program.declare(f"llvm.x86.{name}", x.text, f"{narrow}, {narrow}")
         a, b = builder.bitcast(x, narrow), builder.bitcast(y, narrow)
         return builder.pure(x.type, x.text, f"call {x.text} {function}({a!r}, {b!r})", (a, b))

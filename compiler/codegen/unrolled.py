@@ -17,7 +17,7 @@ Parts = tuple[Dim, int]
 class _Uses:
     """A dim, the variables it mentions, and its parts for values of these that came up."""
 
-    __slots__ = ("dim", "found", "rests", "terms", "variables")
+    __slots__ = ("dim", "found", "plans", "rests", "terms", "variables")
 
     def __init__(self, dim: Expr) -> None:
         self.dim = dim  # kept alive: the table of uses is keyed by identity
@@ -26,6 +26,29 @@ class _Uses:
         self.terms = dim.terms
         self.found: dict[tuple[int | None, ...], Parts] = {}
         self.rests: dict[tuple, Dim] = {}
+        self.plans: dict[tuple[bool, ...], _Plan | None] = {}
+
+    def plan(self, numbers: tuple[int | None, ...]) -> _Plan | None:
+        """How the parts follow from values of the same variables; None when more than the constant changes."""
+        given = tuple(number is not None for number in numbers)
+        if given not in self.plans:
+            self.plans[given] = self._planned({v: n for n, v in enumerate(self.variables) if given[n]})
+        return self.plans[given]
+
+    def _planned(self, places: dict[Dim, int]) -> _Plan | None:
+        steps: list[tuple[int, tuple[tuple[int, int], ...]]] = []
+        kept: list[tuple[Monomial, int]] = []
+        for monomial, coefficient in self.terms:
+            if all(atom in places for atom, _ in monomial):
+                steps.append((coefficient, tuple((places[atom], power) for atom, power in monomial)))
+            elif all(symbolic.atoms(atom).isdisjoint(places) for atom, _ in monomial):
+                kept.append((monomial, coefficient))
+            else:
+                return None
+        return build_sum(kept, 0), steps
+
+
+_Plan = tuple[Dim, list[tuple[int, tuple[tuple[int, int], ...]]]]  # the rest; products of values that are added up
 
 
 class UnrolledVariables:
@@ -56,6 +79,15 @@ class UnrolledVariables:
         return rest + constant
 
     def _split(self, uses: _Uses, numbers: tuple[int | None, ...]) -> Parts:
+        plan = uses.plan(numbers)
+        if plan is not None:
+            rest, steps = plan
+            constant = uses.dim.constant
+            for coefficient, factors in steps:
+                for place, power in factors:
+                    coefficient *= numbers[place] ** power  # type: ignore[operator]
+                constant += coefficient
+            return rest, constant
         mapping: dict[Dim, int] = {v: n for v, n in zip(uses.variables, numbers, strict=True) if n is not None}
         constant = uses.dim.constant
         kept: list[tuple[Monomial, int]] = []

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -46,11 +47,11 @@ class Block:
         self.lines: list[str] = []
         self.terminator = "unreachable"
 
-    def write(self) -> Iterator[str]:
-        yield f"{self.name}:"
-        yield from self.phis
-        yield from self.lines
-        yield f"  {self.terminator}"
+    def write(self, lines: list[str]) -> None:
+        lines.append(f"{self.name}:")
+        lines.extend(self.phis)
+        lines.extend(self.lines)
+        lines.append(f"  {self.terminator}")
 
 
 class Scope:
@@ -68,6 +69,12 @@ class Scope:
         self.numbers: dict[str, Value] = {}  # instruction text -> its value
         self.known: dict[object, Value] = {}  # index expression, address -> its value
         self.writes = writes  # memory that the scope's code may write: loads of it stay inside
+
+
+@functools.cache
+def vector_type(element: ir.Type, lanes: int) -> ir.VectorType:
+    """One object for each type: it keeps its text."""
+    return ir.VectorType(element, lanes)
 
 
 def constant(kind: ir.Type, number: float) -> Value:
@@ -93,7 +100,7 @@ def integer(number: int) -> Value:
 
 def lane_constants(element: ir.IntType, numbers: Sequence[int]) -> Value:
     """A constant vector."""
-    kind = ir.VectorType(element, len(numbers))
+    kind = vector_type(element, len(numbers))
     body = ", ".join(f"{element} {_number(element, number)}" for number in numbers)
     return Value(kind, str(kind), f"<{body}>")
 
@@ -120,7 +127,7 @@ def poison(kind: ir.Type) -> Value:
 
 def like(kind: ir.Type, element: ir.Type) -> ir.Type:
     """`element`, with as many lanes as `kind` has."""
-    return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element  # type: ignore[attr-defined]
+    return vector_type(element, kind.count) if isinstance(kind, ir.VectorType) else element  # type: ignore[attr-defined]
 
 
 def element_of(kind: ir.Type) -> ir.Type:

@@ -46,13 +46,13 @@ class Rewriter:
         return found[1]
 
     def _rebuild(self, value: Scalar) -> Scalar:
+        if isinstance(value, Load):
+            return Load(value.buffer, self.dims(value.index))
+        if isinstance(value, Apply):
+            return _apply(value.function.name, tuple(map(self.scalar, value.args)))
         match value:
             case Const() | Read():
                 return value
-            case Load(buffer, index):
-                return Load(buffer, self.dims(index))
-            case Apply(function, args):
-                return _apply(function.name, tuple(map(self.scalar, args)))
             case Cast(inner, dtype):
                 return ir.cast(self.scalar(inner), dtype)
             case Bitcast(inner, dtype):

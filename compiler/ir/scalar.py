@@ -504,12 +504,13 @@ def select(condition: Scalar, yes: Scalar, no: Scalar) -> Scalar:
 
 
 def children(scalar: Scalar) -> tuple[Scalar, ...]:
-    match scalar:
-        case Apply(_, args):
-            return args
-        case Cast(value) | Bitcast(value) | BoundedIndex(value):
-            return (value,)
-        case Reduce(body=body):
-            return (body,)
-        case _:
-            return ()
+    if isinstance(scalar, Apply):
+        return scalar.args
+    if type(scalar) in LEAVES:
+        return ()
+    if isinstance(scalar, Cast | Bitcast | BoundedIndex):
+        return (scalar.value,)
+    return (scalar.body,) if isinstance(scalar, Reduce) else ()
+
+
+LEAVES: frozenset[type] = frozenset((Const, Load, Read, IndexValue))  # scalars without operands

@@ -28,17 +28,19 @@ _COMPUTATIONS = (Apply, Bitcast, BoundedIndex, Cast, Reduce)
 
 def payloads(dim: Dim) -> list[Scalar]:
     """The scalars that compute the run-time integers of an index expression."""
-    found = [a for a in symbolic.atoms(dim) if isinstance(a, Opaque) and hasattr(a.payload, "dtype")]
+    found = [a for a in symbolic.atoms(dim) if type(a) is Opaque and hasattr(a.payload, "dtype")]
     if not found:
-        return []
+        return found  # type: ignore[return-value]
     return [a.payload for a in sorted(found, key=lambda a: a.identity.serial)]  # type: ignore[misc]
 
 
 def dims_of(node: Scalar) -> tuple[Dim, ...]:
     """The index expressions that a node holds itself; variables of a Reduce are not among them."""
+    if isinstance(node, Load):
+        return node.index
+    if isinstance(node, Apply):
+        return ()
     match node:
-        case Load(index=index):
-            return index
         case IndexValue(dim=dim):
             return (dim,)
         case BoundedIndex(extent=extent):
@@ -173,10 +175,9 @@ def symbols_in(dims: Iterable[Dim]) -> tuple[Symbol, ...]:
     found: set[Atom] = set()
     stack = list(dims)
     while stack:
-        for atom in symbolic.atoms(stack.pop()):
-            if atom in found:
-                continue
-            found.add(atom)
+        new = symbolic.atoms(stack.pop()) - found
+        found |= new
+        for atom in new:
             if isinstance(atom, (Variable, Opaque)):
                 stack.extend(bound for bound in (atom.lower, atom.upper) if bound is not None)
     chosen = [a for a in found if isinstance(a, Symbol)]

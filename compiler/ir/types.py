@@ -35,15 +35,15 @@ class DType:
     def numpy(self) -> np.dtype:
         return np.dtype(_NUMPY[self.name])  # type: ignore[call-overload]
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         return max(1, self.bits // 8)
 
-    @property
+    @cached_property
     def compute(self) -> DType:
         return f32 if self.kind == "float" and self.bits < 32 else self
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.kind == "float"
 

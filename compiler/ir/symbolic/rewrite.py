@@ -14,6 +14,7 @@ from ingot.compiler.ir.symbolic.expression import (
     Atom,
     Compound,
     Dim,
+    Expr,
     FloorDiv,
     Minimum,
     Mod,
@@ -41,10 +42,10 @@ class _Substitution:
     def __init__(self, mapping: Mapping[Any, Dim], opaque: Callable[[Any], Hashable] | None) -> None:
         self.mapping, self.opaque = mapping, opaque
         self.done: dict[Atom, Dim] = {}
-        self.only_leaves = opaque is None and not any(isinstance(key, Compound) for key in mapping)
+        self._has_compounds: bool | None = None  # among what is replaced
 
     def rewrite(self, dim: Dim) -> Dim:
-        if isinstance(dim, int) or (self.only_leaves and atoms(dim).isdisjoint(self.mapping)):
+        if isinstance(dim, int) or self._is_unchanged(dim):
             return dim
         if isinstance(dim, Atom):
             if dim not in self.done:
@@ -59,6 +60,16 @@ class _Substitution:
                     term = term * value
             result = result + term
         return result
+
+    def _is_unchanged(self, dim: Expr) -> bool:
+        leaves = atoms(dim)
+        if not leaves.isdisjoint(self.mapping):
+            return False
+        if self.opaque is not None and any(isinstance(leaf, Opaque) for leaf in leaves):
+            return False
+        if self._has_compounds is None:
+            self._has_compounds = any(isinstance(key, Compound) for key in self.mapping)
+        return not self._has_compounds
 
     def rewrite_atom(self, atom: Atom) -> Dim:
         if isinstance(atom, Opaque):
