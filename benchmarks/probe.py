@@ -23,14 +23,16 @@ _UNROLL = 8
 _FMA_ROUNDS = 200_000
 _AHEAD = (2048, 1024)  # bytes that a copy in one series, and in two, asks for in advance
 _RUN = 1024  # bytes that are copied from one half of a block before the other
-_BLOCK = 512 << 10  # bytes whose halves are read in turn
+_BLOCK = 512 << 10  # bytes whose halves, or parts, are read in turn
+_SERIES = (2, 4, 8)  # parts of a block that are read in turn: which is fastest depends on the processor
 
 
 @dataclass(frozen=True)
 class Bandwidth:
     """Gigabytes a second for an array of this size, by the fastest way that is known: in one series of addresses or in
-    two, copying through the caches or past them, with and without asking in advance. A copy counts what it reads and
-    what it writes."""
+    several, copying through the caches or past them, with and without asking in advance. A copy counts what it reads and
+    what it writes; half of the array is copied, and reading is measured of that half too, of which as much may still be
+    in a cache."""
 
     where: str
     size: int
@@ -77,9 +79,17 @@ def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Band
     step = _UNROLL * Target.host().vector_bytes
     repeats = max(1, (1 << 22) // size)
     vectors = size // step
-    reads = [_best(lambda: kernels.read(address_of(data), vectors, repeats), effort)]
-    if repeats == 1 and size % _BLOCK == 0:
-        reads.append(_best(lambda: kernels.read_halves(address_of(data), _BLOCK // step, size // _BLOCK), effort))
+    reads = []
+    for bytes_ in (size, half):
+        steps = bytes_ // step
+        times = [_best(lambda steps=steps: kernels.read(address_of(data), steps, repeats), effort)]
+        if repeats == 1 and bytes_ % _BLOCK == 0:
+            blocks = bytes_ // _BLOCK
+            times += [
+                _best(lambda read=read, blocks=blocks: read(address_of(data), _BLOCK // step, blocks), effort)
+                for read in kernels.read_parts
+            ]
+        reads.append(steps * step * repeats / min(times) / 1e9)
     copies = [
         _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), effort)
         for copy in (kernels.copy, kernels.copy_past_caches, kernels.copy_fetched)
@@ -87,8 +97,8 @@ def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Band
     if repeats == 1 and half % _BLOCK == 0:
         steps, blocks = _BLOCK // (2 * _RUN), half // _BLOCK
         copies.append(_best(lambda: kernels.copy_halves(address_of(other), address_of(data), steps, blocks), effort))
-    once_read, once_copied = vectors * step, 2 * (vectors // 2) * step
-    return Bandwidth(where, size, once_read * repeats / min(reads) / 1e9, once_copied * repeats / min(copies) / 1e9)
+    once_copied = 2 * (vectors // 2) * step
+    return Bandwidth(where, size, max(reads), once_copied * repeats / min(copies) / 1e9)
 
 
 def _best(call: Callable[[], object], effort: Effort) -> float:
@@ -102,7 +112,7 @@ def _best(call: Callable[[], object], effort: Effort) -> float:
 class _Kernels:
     fma: Callable[..., object]
     read: Callable[..., object]
-    read_halves: Callable[..., object]
+    read_parts: tuple[Callable[..., object], ...]
     copy: Callable[..., object]
     copy_past_caches: Callable[..., object]
     copy_fetched: Callable[..., object]
@@ -125,7 +135,7 @@ def _kernels() -> _Kernels:
         _copy_text(target, "copy_halves", _STREAMED, _AHEAD[1], _BLOCK),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
     ]
-    reads = [_read_text(target, "read"), _read_text(target, "halves", _BLOCK)]
+    reads = [_read_text(target, "read"), *(_read_text(target, f"parts{n}", _BLOCK, n) for n in _SERIES)]
     texts = [_fma_text(target), *reads, *copies]
     module = llvm.parse_assembly("\n".join([*texts, "!0 = !{i32 1}"]))
     engine = llvm.create_mcjit_compiler(module, machine)
@@ -138,7 +148,7 @@ def _kernels() -> _Kernels:
     return _Kernels(
         function("fma", 1),
         function("read", 3),
-        function("halves", 3),
+        tuple(function(f"parts{n}", 3) for n in _SERIES),
         function("copy", 4),
         function("past", 4),
         function("fetched", 4),
@@ -214,16 +224,15 @@ def _nest(name: str, parameters: str, vectors: str, body: list[str], accumulator
     )
 
 
-def _read_text(target: Target, name: str, block: int = 0) -> str:
-    """Every vector once; or, of one block in each repeat, vectors from its two halves in turn."""
+def _read_text(target: Target, name: str, block: int = 0, series: int = 1) -> str:
+    """Every vector once; or, of one block in each repeat, vectors from its parts in turn."""
     vector = f"<{target.lanes(8)} x i64>"
-    series = 2 if block else 1
     body, accumulators, after = [f"  %base = mul i64 %r, {block}"], [], ['  call void asm sideeffect "", "~{memory}"()']
     for n in range(_UNROLL):
-        number, half = divmod(n, series)
+        number, part = divmod(n, series)
         accumulators.append(f"  %a{n} = phi {vector} [zeroinitializer, %outer], [%b{n}, %loop]")
         body += [
-            f"  %f{n} = add i64 %base, {half * block // 2 + number * target.vector_bytes}",
+            f"  %f{n} = add i64 %base, {part * block // series + number * target.vector_bytes}",
             f"  %o{n} = add i64 %at, %f{n}",
             f"  %p{n} = getelementptr i8, ptr %data, i64 %o{n}",
             f"  %v{n} = load {vector}, ptr %p{n}, align {target.vector_bytes}",

@@ -298,9 +298,10 @@ def _together(computing: float, reading: float) -> float:
 
 
 def _blocks(outputs: int, columns: int) -> int:
-    """Blocks of a group: equally many in all groups, so that little is padded."""
+    """Blocks of a group: equally many in all groups, so that little is padded, and two groups where there can be: threads
+    divide them when tiles are few."""
     blocks = -(-outputs // columns)
-    return -(-blocks // -(-blocks // GROUP))
+    return -(-blocks // max(-(-blocks // GROUP), min(2, blocks)))
 
 
 def _vectors(channels: int, lanes: int) -> int:

@@ -8,6 +8,7 @@ from ingot.compiler.ir.interpret import run_function, run_kernel
 from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.schedule import ScheduleOptions, schedule
+from ingot.compiler.target import Target
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, assert_close, check, inputs_of, unset
 
@@ -76,6 +77,12 @@ def test_rows_that_come_from_memory_are_fetched_two_rows_before():
     assert not statements_of(Prefetch, 8)
     for length in (1, 2, 40):
         check(kernels.softmax((5, length)), decisions={"ahead": True})
+
+
+def test_registers_of_whole_lines_need_no_later_rows_in_advance():
+    wide = Target.named("x86-64-v4")
+    scheduled = schedule(kernels.softmax((wide.l2_bytes // 4096 + 1, 1024)), wide, ScheduleOptions())
+    assert not [s for s in walk(scheduled.function.body) if isinstance(s, Prefetch)]
 
 
 def test_results_larger_than_the_caches_bypass_them_in_the_last_sweep():

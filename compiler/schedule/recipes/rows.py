@@ -32,6 +32,7 @@ STACK_BYTES = 16 << 10  # what one row may keep on the stack
 ASSUMED_ROW = 1024  # elements of a row of symbolic length, where its weight matters
 FAR_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when no cache holds them
 ROWS_AHEAD = 2  # between the row that is computed and the one that is fetched: one is not always there in time
+LINE_BYTES = 64  # registers of whole lines take rows as fast as the processor fetches them by itself: hints only delay it
 SWEEP_VECTORS = 4  # that a sweep without a reduction computes at a time
 
 
@@ -97,7 +98,8 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
         if cut is not None:
             axis, chunk = cut.axis, cut.block
     streams = streaming(passes, target, options)
-    return RowDecision(width, axis, chunk, len(passes), reads > target.l2_bytes, streams)
+    ahead = reads > target.l2_bytes and target.vector_bytes < LINE_BYTES
+    return RowDecision(width, axis, chunk, len(passes), ahead, streams)
 
 
 def _reads(passes: Sequence[Pass]) -> int:
