@@ -32,6 +32,7 @@ UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
 LONG_EPILOGUE = 16  # cycles of one vector, from which the rows of a tile are finished in a loop
 TOGETHER = 6  # vectors of it in one step of that loop: independent of each other, they hide latency
 LINE_BYTES = 64  # of a cache line
+WIDE_VECTOR = 64  # bytes of a vector that some machines compute as two
 SECOND_CACHE = 2  # locality of a hint: the first cache is full of what is used now
 
 
@@ -266,7 +267,7 @@ class PanelNest:
             outer = self._outer_index(self.tiles.outer_columns, block.outer_columns, steps)
             here = replace(block, fixed={**block.fixed, **outer})
             result: list[Statement] = []
-            for piece, together in self._together(block.columns.pieces):
+            for piece, together in self._together(self._halved(block.columns.pieces)):
 
                 def panels(j: Dim, piece: tile.Piece = piece, together: int = together) -> Sequence[Statement]:
                     start = block.column_start + piece.start + j * together * piece.size
@@ -277,6 +278,23 @@ class PanelNest:
 
         counts = [part.count for part in block.outer_columns]
         return build.nest([f"j{n}" for n in range(len(counts))], counts, columns)
+
+    def _width(self, lanes: Dim) -> int:
+        """Lanes of a vector for a panel: half of one, where that holds all of it and half takes half the time."""
+        width = self.tiles.width
+        half = self.target.vector_bytes >= WIDE_VECTOR and isinstance(lanes, int) and 2 * lanes <= width
+        return width // 2 if half else width
+
+    def _halved(self, pieces: Sequence[tile.Piece]) -> list[tile.Piece]:
+        """Panels that end in half a vector or less as two, so that this half is computed by itself."""
+        result: list[tile.Piece] = []
+        for piece in pieces:
+            last = piece.size % self.tiles.width if isinstance(piece.size, int) else 0
+            if piece.count != 1 or last in (0, piece.size) or self._width(last) == self.tiles.width:
+                result.append(piece)
+                continue
+            result += [replace(piece, size=piece.size - last), tile.Piece(piece.start + piece.size - last, 1, last)]
+        return result
 
     def _together(self, pieces: Sequence[tile.Piece]) -> list[tuple[tile.Piece, int]]:
         """The panels of some columns in groups, and how many a group has: `count` counts groups."""
@@ -345,7 +363,7 @@ class PanelNest:
                 assert isinstance(piece.size, int)
                 place = piece.start + i * piece.size
                 row = block.row_start + place
-                lanes = panel.lane, panel.width, self.tiles.width
+                lanes = panel.lane, panel.width, self._width(panel.width)
                 each = Tile(fixed, self.row, row, piece.size, self.lane, *lanes, piece.limit(i))
                 left = self._left(each, block, (*outer, place), chunk)
                 ahead = self._fetch_panel(panel, (*outer, before + i), chunk)

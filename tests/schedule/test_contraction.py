@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingot.compiler.ir.loops import For, Prefetch, Store, walk
+from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.schedule.recipes.contraction import register_tile
+from ingot.compiler.target import Target
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, check, inputs_of, run
 
@@ -124,6 +125,20 @@ def test_an_operand_that_is_stored_along_the_sum_is_packed_in_squares(columns, p
     assert (64 in vectors) == (columns >= 8 and points >= 8)
     expected = run(schedule(straight, TARGET, SHORT_CHAINS), straight, [a, b, bias], {})[0]
     found = run(scheduled, turned, [a, np.ascontiguousarray(b.T), bias], {})[0]
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(("columns", "halves"), [(24, True), (40, True), (53, True), (5, True), (32, False), (30, False)])
+def test_half_of_a_wide_vector_is_computed_by_itself(columns, halves, layout):
+    """Vectors of 64 bytes may take twice as long as those of 32; the bits are those of any other width."""
+    kernel = kernels.matmul(9, columns, 37, layout=layout)
+    inputs = inputs_of(kernel, {})
+    scheduled = schedule(kernel, Target.named("x86-64-v4"), SHORT_CHAINS)
+    sums = [s.buffer.shape[-1] for s in walk(scheduled.function.body) if isinstance(s, Alloc) and s.buffer.space == "register"]
+    assert (8 in sums) == halves
+    found = run(scheduled, kernel, inputs, {})[0]
+    expected = run(schedule(kernel, TARGET, SHORT_CHAINS), kernel, inputs, {})[0]
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 

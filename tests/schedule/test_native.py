@@ -42,6 +42,8 @@ CASES: list[tuple[Kernel, Dims]] = [
     (kernels.matmul(n, m, 600), {n: 65, m: 50}),
     (kernels.matmul(n, 64, 64, layout="nt"), {n: 1}),
     (kernels.matmul(33, 75, 307, layout="nt"), {}),
+    (kernels.matmul(50, 24, 70), {}),
+    (kernels.matmul(n, 40, 70, layout="nt"), {n: 21}),
     (kernels.matmul(n, m, 43, layout="nt"), {n: 20, m: 37}),
     (kernels.matmul(1, 300, 700), {}),
     (kernels.matmul(5, 301, 203), {}),
