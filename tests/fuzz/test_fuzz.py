@@ -42,6 +42,7 @@ REACHED_OTHERWISE = {
     "restate": "the reader of ONNX files makes it where sizes are assumed to be equal",
     "tree_leaves": "the reader of ONNX files makes it of ensembles of trees, whose links must be those of trees",
     "unblock": "a pass makes it of products with known weights",
+    "unpack": "the reader of ONNX files makes it of weights of a few bits",
     "winograd_convolution": "a pass makes it of convolutions",
     "winograd_cotangent": "a pass makes it of gradients of convolutions",
     "winograd_data": "a pass makes it of gradients of convolutions",

@@ -40,7 +40,7 @@ def test_a_hundred_steps_equal_a_hundred_interpreted_steps(name):
     states = {key: array.copy() for key, array in trainer.states.items()}
     first = None
     for step in range(100):
-        x, labels = case.batch(8, seed=4 + step % 4)
+        x, labels = case.batch(8, seed=8 + step % 4)
         loss = trainer.step(x, labels)
         outputs = run_graph(trainer.graph, {**states, **dict(zip(argument_names(trainer), (x, labels), strict=True))})
         states.update({key: outputs[number] for key, number in trainer.graph.updates.items()})
