@@ -30,7 +30,7 @@ from ingot.compiler.ops.base import OwnLoops
 from ingot.compiler.ops.nests import repeat, vectors
 from ingot.compiler.ops.straight import Straight
 from ingot.compiler.ops.winograd_loops import AHEAD, PARALLEL_PRODUCTS, ConvolutionNest
-from ingot.compiler.ops.winograd_transforms import image_tile
+from ingot.compiler.ops.winograd_transforms import constants, image_tile
 from ingot.compiler.target import Target
 
 SPARE = 8  # registers besides the sums, for a row of the transform and what it is made of
@@ -48,7 +48,7 @@ class FewTiles(ConvolutionNest):
     time that their tiles fit; tiles that are missing in the last of these strips repeat the last tile, and are not stored."""
 
     def loops(self) -> OwnLoops:
-        each = math.prod(self.places.counts)
+        each = math.prod(constants(self.places.counts))
         most = most_tiles(self.places.step, self.target)
         assert each <= most, f"{each} tiles of an image, sums of {most} in registers"
         self.strip = most // each * each
