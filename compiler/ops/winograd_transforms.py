@@ -222,7 +222,7 @@ def weight_loops(
 
         return [Alloc(part), *vectors(columns, width, lanes)]
 
-    parallel = room * blocks * channels * columns >= PARALLEL_ELEMENTS
+    parallel = transform.rows**2 * room * blocks * channels * columns >= PARALLEL_ELEMENTS
     return repeat((room if groups is None else groups) * blocks * channels, line, "parallel" if parallel else "serial")
 
 

@@ -141,7 +141,16 @@ def _convolution(builder: Builder, value: Value, way: Way, target: Target, repea
         u = builder.emit(WinogradWeight(tile, columns, blocks), w)
         return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
     source, order = stored_weight(w)
+    if columns * transformed_bytes(value, tile) > target.l2_bytes:
+        blocks = 1  # its transform is made and read at once, as near as can be
     return builder.emit(WinogradConvolution(tile, op.padding, outputs, order, columns, blocks), x, source)
+
+
+def transformed_bytes(value: Value, tile: int) -> int:
+    """Of the transform of the weight of one output channel."""
+    channels = value.args[0].tensor.shape[-1]
+    assert isinstance(channels, int)
+    return (tile + TAPS - 1) ** 2 * channels * value.tensor.dtype.itemsize
 
 
 def stored_weight(w: Value) -> tuple[Value, WeightOrder]:

@@ -8,6 +8,8 @@ import pytest
 import ingot
 from ingot.compiler.ir.graph import Builder, Graph
 from ingot.compiler.ir.interpret import run_graph
+from ingot.compiler.ir.loops import For, walk
+from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.types import TensorType, f32, f64, type_of
 from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.control import Scan
@@ -465,3 +467,17 @@ def test_transforming_on_the_way_gives_the_same_bits(batch: int, outputs: int):
         for threads in (1, 2):
             found = run(WinogradConvolution(4, padding, outputs, order, 16, 4), stored, threads)
             assert np.array_equal(found, expected)
+
+
+def test_a_large_weight_that_changes_is_transformed_a_block_at_a_time():
+    """And by all threads: a block of it is work enough."""
+    (op,) = [v.op for v in Winograd(WIDE)(graph_of(f32[16, 4, 4, 512], f32[3, 3, 512, 512], "argument")).body]
+    assert isinstance(op, WinogradConvolution)
+    assert op.blocks == 1
+    (small,) = [v.op for v in Winograd(WIDE)(graph_of(f32[16, 32, 32, 64], f32[3, 3, 64, 128], "argument")).body]
+    assert isinstance(small, WinogradConvolution)
+    assert small.blocks > 1
+    x, w = Buffer("x", f32, (16, 4, 4, 512)), Buffer("w", f32, (3, 3, 512, 512))
+    made = op.loops_for(WIDE, [Buffer("y", f32, (16, 4, 4, 512))], [x, w])
+    inner = [s for s in walk(made.body) if isinstance(s, For)]
+    assert sum(loop.kind == "parallel" for loop in inner) == 4  # data, and of each part transform, products, results
