@@ -12,6 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import ingot
+from ingot.compiler.ops.winograd import ERROR_BOUND
 from ingot.frontends.dsl.api import CompiledFunction
 from tests.frontends.onnx.building import Array
 from tests.frontends.onnx.dynamic_models import MODELS, Dynamic
@@ -53,7 +54,8 @@ def check(dynamic: Dynamic, count: int) -> tuple[CompiledFunction, int]:
         inputs = dynamic.inputs(generator, dims)
         found, wanted = program(**inputs), expected(inputs)
         assert found.shape == wanted.shape, dims
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-4, err_msg=str(dims))
+        interpolated = ERROR_BOUND * np.abs(wanted).max()  # what a Winograd convolution may be off, by the range of results
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=max(2e-4, interpolated), err_msg=str(dims))
         if number == count // 10:
             before = resident()
     return program, resident() - before
