@@ -226,6 +226,9 @@ class _Structure:
         if not schema.min_input <= count <= schema.max_input:
             wanted = f"{schema.min_input} to {schema.max_input}" if schema.max_input < 1 << 30 else f"{schema.min_input} or more"
             self.add(Kind.INPUT_COUNT, f"{node.op_type} has {count} inputs; it takes {wanted}", label)
+        for place, name in enumerate(node.input):
+            if not name and place < schema.max_input and _is_required(schema.inputs[min(place, len(schema.inputs) - 1)]):
+                self.add(Kind.INPUT_COUNT, f"{node.op_type} is given no value for a required input, number {place}", label)
         if len(node.output) > schema.max_output:
             self.add(Kind.INPUT_COUNT, f"{node.op_type} has {len(node.output)} outputs; it makes {schema.max_output}", label)
         given = {a.name: a for a in node.attribute}
@@ -269,6 +272,12 @@ def _texts(model: Model) -> Iterator[object]:
             yield from (node.op_type, node.name, node.domain, node.overload, *node.input, *node.output)
             yield from (t for a in node.attribute for t in (a.name, a.ref_attr_name))
             graphs += subgraphs(node)
+
+
+def _is_required(parameter: Any) -> bool:
+    """Whether an input cannot be left out: one alone, or one of several of a kind."""
+    options = defs.OpSchema.FormalParameterOption
+    return parameter.option == options.Single or (parameter.option == options.Variadic and parameter.is_homogeneous)
 
 
 def _attribute_type(entry: Any) -> int:

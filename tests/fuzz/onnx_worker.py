@@ -202,7 +202,7 @@ def _made(type_: TypeProto, random: np.random.Generator) -> np.ndarray | None:
     if type_.WhichOneof("value") != "tensor_type" or kind is None:
         return None
     dims = type_.tensor_type.shape.dim
-    shape = [d.dim_value if d.HasField("dim_value") else OPEN_EXTENT for d in dims]
+    shape = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else OPEN_EXTENT for d in dims]
     if float(np.prod([float(d) for d in shape])) > LARGEST_INPUT:
         return None
     if kind is STRING:

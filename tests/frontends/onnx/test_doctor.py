@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 import ingot
 from ingot.compiler.errors import IngotError
@@ -109,6 +109,22 @@ SAMPLES: dict[Kind, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     Kind.BAD_NODE: (lambda: one("DepthToSpace", "x", blocksize=0), ("the_DepthToSpace",)),
 }
+
+
+@pytest.mark.parametrize(("op", "inputs"), [("Identity", [""]), ("Add", ["x", ""]), ("Concat", ["x", "", "x"])])
+def test_a_required_input_is_not_left_out(op: str, inputs: list[str]):
+    """Also where the value would be handed on by the host, which has no type to look at."""
+    attributes = {"axis": 0} if op == "Concat" else {}
+    node = helper.make_node(op, inputs, ["y"], **attributes)
+    for given in (info("x", FLOATS), ValueInfoProto(name="x")):
+        (problem,) = check_onnx(model_of([node], [given], ["y"]))
+        assert problem.kind is Kind.INPUT_COUNT
+        assert f"number {inputs.index('')}" in problem.message
+
+
+def test_an_optional_input_is_left_out():
+    node = helper.make_node("Clip", ["x", "", "high"], ["y"])
+    assert check_onnx(model_of([node], [info("x", FLOATS), info("high", np.zeros((), np.float32))], ["y"])) == []
 
 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.code)
