@@ -20,14 +20,16 @@ from ingot.frontends.onnx.problems import Kind, ProblemError
 def image_decoder(call: Any, data: np.ndarray) -> np.ndarray:
     """[height, width, channels] of u8, in the wanted order of channels."""
     wanted = call.get("pixel_format", "RGB")
-    image = _decoded(data.tobytes())
     if wanted == "Grayscale":
-        return np.asarray(image.convert("L"))[:, :, None]
-    pixels = np.asarray(image.convert("RGB"))
+        return _decoded(data.tobytes(), "L")[:, :, None]
+    pixels = _decoded(data.tobytes(), "RGB")
     return np.ascontiguousarray(pixels[:, :, ::-1]) if wanted == "BGR" else pixels
 
 
-def _decoded(data: bytes) -> Any:
+def _decoded(data: bytes, mode: str) -> np.ndarray:
     if Image is None:
         raise ProblemError(Kind.UNSUPPORTED, "ImageDecoder needs Pillow", "pip install pillow")
-    return Image.open(io.BytesIO(data))
+    try:
+        return np.asarray(Image.open(io.BytesIO(data)).convert(mode))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow's, for what is no image
+        raise ProblemError(Kind.BAD_VALUE, f"ImageDecoder cannot read the {len(data)} bytes it is given: {error}") from None

@@ -6,6 +6,7 @@ fault, the error is the list of problems with their codes.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
+from PIL import Image
 
 import ingot
 from ingot.frontends.onnx.doctor import check_onnx
@@ -444,3 +446,18 @@ def test_axes_that_are_no_integers(op: str):
     assert check_onnx(made)
     with pytest.raises(OnnxError):
         ingot.compile(ingot.load_onnx(made))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "Grayscale"])
+def test_bytes_that_are_no_image(mode: str):
+    """At all, or not to their end."""
+    node = helper.make_node("ImageDecoder", ["x"], ["y"], name="decode", pixel_format=mode)
+    data = np.zeros(0, np.uint8)
+    exe = ingot.compile(ingot.load_onnx(model_of([node], [info("x", data, ["n"])], ["y"])))
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(stream, "png")
+    whole = np.frombuffer(stream.getvalue(), np.uint8)
+    assert exe(whole).shape[:2] == (64, 64)
+    for broken in (np.arange(40, dtype=np.uint8), whole[: len(whole) // 2]):
+        with pytest.raises(OnnxError, match=rf"decode.*cannot read the {len(broken)} bytes"):
+            exe(broken)
