@@ -73,6 +73,8 @@ def det(op: Call, x: Tensor) -> Any:
     """Of square matrices of a known size, by elimination with the largest pivot of each column."""
     size = x.shape[-1]
     op.require(isinstance(size, int), Kind.UNSUPPORTED, f"matrices of the unknown size {size}")
+    rows = x.shape[-2] if x.rank >= 2 else 0
+    op.require(not isinstance(rows, int) or rows == size, Kind.BAD_SHAPE, f"{x.type!r} holds no square matrices")
     assert isinstance(size, int)
     matrix, result = x, None
     for k in range(size):

@@ -122,6 +122,14 @@ def test_a_required_input_is_not_left_out(op: str, inputs: list[str]):
         assert f"number {inputs.index('')}" in problem.message
 
 
+@pytest.mark.parametrize("shape", [(2, 500), (500, 2), (4,)])
+def test_a_determinant_is_one_of_square_matrices(shape: tuple[int, ...]):
+    node = helper.make_node("Det", ["x"], ["y"])
+    (problem,) = check_onnx(model_of([node], [info("x", np.zeros(shape, np.float32))], ["y"]))
+    assert problem.kind is Kind.BAD_SHAPE
+    assert "square" in problem.message
+
+
 def test_an_optional_input_is_left_out():
     node = helper.make_node("Clip", ["x", "", "high"], ["y"])
     assert check_onnx(model_of([node], [info("x", FLOATS), info("high", np.zeros((), np.float32))], ["y"])) == []
