@@ -461,3 +461,14 @@ def test_bytes_that_are_no_image(mode: str):
     for broken in (np.arange(40, dtype=np.uint8), whole[: len(whole) // 2]):
         with pytest.raises(OnnxError, match=rf"decode.*cannot read the {len(broken)} bytes"):
             exe(broken)
+
+
+def test_a_branch_without_the_outputs_of_its_node():
+    number = helper.make_tensor("n", TensorProto.FLOAT, [2], [1.0, 2.0])
+    value = helper.make_node("Constant", [], ["v"], value=number)
+    declared = helper.make_tensor_value_info("v", TensorProto.FLOAT, [2])
+    empty, whole = (helper.make_graph([value], "branch", [], outputs) for outputs in ([], [declared]))
+    node = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=empty, else_branch=whole)
+    condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    with pytest.raises(OnnxError, match=r"choose.*'branch' makes 0 outputs, the node has 1"):
+        ingot.load_onnx(model_of([node], [condition], ["y"]))
