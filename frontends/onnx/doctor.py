@@ -207,9 +207,9 @@ class _Structure:
                 self.add(Kind.MISSING_INPUT, f"its input {name!r} is never made", label)
         for graph in subgraphs(node):
             self._check_graph(graph, known, opsets)
-            if node.op_type == "If" and len(graph.output) != len(node.output):
-                made = f"its branch {graph.name!r} makes {len(graph.output)} outputs"
-                self.add(Kind.INPUT_COUNT, f"{made}, the node has {len(node.output)}", label)
+            made = len(graph.output) - (1 if node.op_type == "Loop" else 0)  # the first says whether to go on
+            if node.op_type in ("If", "Loop", "Scan") and made < len(node.output):
+                self.add(Kind.INPUT_COUNT, f"its {graph.name!r} makes {made} outputs, the node has {len(node.output)}", label)
         if function_key(node) in self.model.functions:
             return
         domain = domain_name(node.domain)

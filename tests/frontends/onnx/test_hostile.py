@@ -470,5 +470,14 @@ def test_a_branch_without_the_outputs_of_its_node():
     empty, whole = (helper.make_graph([value], "branch", [], outputs) for outputs in ([], [declared]))
     node = helper.make_node("If", ["c"], ["y"], name="choose", then_branch=empty, else_branch=whole)
     condition = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
-    with pytest.raises(OnnxError, match=r"choose.*'branch' makes 0 outputs, the node has 1"):
+    with pytest.raises(OnnxError, match=r"choose.*its 'branch' makes 0 outputs, the node has 1"):
         ingot.load_onnx(model_of([node], [condition], ["y"]))
+
+
+def test_a_loop_whose_body_makes_too_little():
+    values = {name: helper.make_tensor_value_info(name, kind, []) for name, kind in (("n", 7), ("c", 9), ("y", 1))}
+    body = helper.make_graph([], "round", [values["n"], values["c"], values["y"]], [values["c"], values["y"]])
+    node = helper.make_node("Loop", ["m", "", "x"], ["last", "all"], name="repeat", body=body)
+    inputs = [helper.make_tensor_value_info("m", TensorProto.INT64, []), helper.make_tensor_value_info("x", TensorProto.FLOAT, [])]
+    with pytest.raises(OnnxError, match=r"repeat.*its 'round' makes 1 outputs, the node has 2"):
+        ingot.load_onnx(model_of([node], inputs, ["last", "all"]))
