@@ -113,55 +113,9 @@ def logarithm_columns() -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(factors), tuple(logarithms)
 
 
-HEADER = '''"""Functions in pieces: polynomials whose coefficients an instruction looks up in registers.
-
-``a + offset`` is in the piece that its exponent and its leading fraction bits name. Tables are written by
-tests/codegen/fitted_pieces.py: see there of what. This part of the file is kept when they are rewritten.
-"""
-
-from __future__ import annotations
-
-import struct
-from dataclasses import dataclass
-
-COUNT = 32
-"""Pieces of a table: what two registers hold."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Where the pieces of a function of a >= 0 end."""
-
-    offset: float
-    fraction_bits: int = 3
-
-    @property
-    def shift(self) -> int:
-        """Bits of ``a + offset`` below those that name a piece."""
-        return 23 - self.fraction_bits
-
-    @property
-    def _first(self) -> int:
-        return struct.unpack("<I", struct.pack("<f", self.offset))[0] >> self.shift
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """The columns of the pieces, from the first piece on."""
-        return tuple((self._first + n) % COUNT for n in range(COUNT))
-
-    @property
-    def edges(self) -> tuple[float, ...]:
-        """Where pieces begin, and where the last one ends."""
-        words = (struct.pack("<I", (self._first + n) << self.shift) for n in range(COUNT + 1))
-        return tuple(struct.unpack("<f", word)[0] - self.offset for word in words)
-
-
-CUTS = {"TANH": Cut(0.625), "ERROR_FUNCTION": Cut(0.28125), "NORMAL_TAIL": Cut(1.0)}
-'''
-
-
 def render(values: dict[str, Sequence[tuple[float, ...]]]) -> str:
-    lines = [HEADER]
+    kept, _, _ = Path(pieces.__file__).read_text().partition(f"{next(iter(values))}: ")
+    lines = [kept.removesuffix("\n")]
     for name, rows in values.items():
         lines.append(f"{name}: tuple[tuple[float, ...], ...] = (")
         for row in rows:
