@@ -106,11 +106,16 @@ class Fail:
     details: tuple[Scalar, ...] = ()
 
 
+FIRST_CACHE, SECOND_CACHE = 3, 2  # where a hint wants its line
+
+
 @dataclass(frozen=True)
 class Prefetch:
+    """A hint that the line of an element will be read; it may lie outside."""
+
     buffer: Buffer
     index: tuple[Dim, ...]
-    locality: int = 3
+    locality: int = FIRST_CACHE
 
 
 Statement = For | Let | Store | If | While | Alloc | View | Call | Fail | Prefetch

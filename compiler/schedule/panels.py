@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import Alloc, If, Prefetch, Statement, Store
+from ingot.compiler.ir.loops import SECOND_CACHE, Alloc, If, Prefetch, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
@@ -33,7 +33,6 @@ LONG_EPILOGUE = 16  # cycles of one vector, from which the rows of a tile are fi
 TOGETHER = 6  # vectors of it in one step of that loop: independent of each other, they hide latency
 LINE_BYTES = 64  # of a cache line
 WIDE_VECTOR = 64  # bytes of a vector that some machines compute as two
-SECOND_CACHE = 2  # locality of a hint: the first cache is full of what is used now
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import For, If, Let, Prefetch, Statement, Store, While, walk
+from ingot.compiler.ir.loops import FIRST_CACHE, For, If, Let, Prefetch, Statement, Store, While, walk
 from ingot.compiler.ir.scalar import Buffer, Const, Load, Local, Read, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import nodes, statement_scalars
@@ -364,16 +364,30 @@ def stage(loop: For, source: Buffer, box: Buffer, origin: Sequence[Dim]) -> tupl
 Later = Callable[[Load], "Load | None"]  # what to ask for when something is loaded; None: nothing
 
 
-def fetched_ahead(statements: Sequence[Statement], later: Later) -> tuple[Statement, ...]:
+def in_later_steps(variable: Dim, steps: int) -> Later:
+    """Asks for what the same load reads so many steps of the variable later; nothing if that is the same."""
+
+    def later(load: Load) -> Load | None:
+        if scalars.stride(load, variable) in (0, None):
+            return None
+        moved = scalars.substitute(load, {variable: variable + steps})
+        return moved if isinstance(moved, Load) else None
+
+    return later
+
+
+def fetched_ahead(
+    statements: Sequence[Statement], later: Later, locality: int = FIRST_CACHE
+) -> tuple[Statement, ...]:
     """The statements with each innermost loop over vectors asking for the cache lines of what `later` says about what
     it loads from memory in order. Hints: they may lie outside."""
-    return tuple(_fetching(s, later) if isinstance(s, For) else s for s in statements)
+    return tuple(_fetching(s, later, locality) if isinstance(s, For) else s for s in statements)
 
 
-def _fetching(loop: For, later: Later) -> For:
+def _fetching(loop: For, later: Later, locality: int) -> For:
     inside = [s for s in walk(loop.body) if isinstance(s, For)]
     if loop.kind == "parallel" or any(s.kind == "serial" for s in inside):
-        return with_body(loop, fetched_ahead(loop.body, later))
+        return with_body(loop, fetched_ahead(loop.body, later, locality))
     if loop.kind != "serial":
         return loop
     variables = [s.variable for s in inside if not isinstance(s.variable, int)]
@@ -390,7 +404,7 @@ def _fetching(loop: For, later: Later) -> For:
         line = max(1, LINE_BYTES // load.dtype.itemsize)
         for place in range(0, step, line):
             index = (*wanted.index[:-1], wanted.index[-1] + place)
-            hints[wanted.buffer, index] = Prefetch(wanted.buffer, index)
+            hints[wanted.buffer, index] = Prefetch(wanted.buffer, index, locality)
     return with_body(loop, (*hints.values(), *loop.body))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.loops import Alloc, For, If, Let, Statement, Store
+from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Alloc, For, If, Let, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
@@ -34,7 +34,7 @@ from ingot.compiler.schedule.primitives import (
     strip,
 )
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.statements import copy, with_body
+from ingot.compiler.schedule.statements import copy, loads_in, with_body
 from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
@@ -375,7 +375,7 @@ def _streamed(loop: For, decision: ElementwiseDecision, chunked: bool) -> tuple[
 
     Several registers are computed and then stored at once, so that a line is completed in the buffer that collects it:
     a processor has few of them. What is loaded is asked for in advance, and from both halves of a chunk in turn: two
-    series of addresses arrive faster than one.
+    series of addresses arrive faster than one. Hints for several operands would make each other wait in the first cache.
     """
     blocked, rest = split(loop, SERIES)
     result: tuple[Statement, ...] = ()
@@ -383,7 +383,9 @@ def _streamed(loop: For, decision: ElementwiseDecision, chunked: bool) -> tuple[
         inner = only_inner(blocked, "stream")
         passing = with_body(inner, [replace(s, streaming=True) if isinstance(s, Store) else s for s in inner.body])
         computed = strip(passing, decision.width, decision.unroll, interleaved=True)
-        blocked = with_body(blocked, fetched_ahead(computed, _ahead))
+        operands = {load.buffer for load in loads_in(inner.body) if scalars.stride(load, inner.variable) == 1}
+        where = FIRST_CACHE if len(operands) == 1 else SECOND_CACHE
+        blocked = with_body(blocked, fetched_ahead(computed, _ahead, where))
         result = (alternate(blocked) if chunked else blocked,)
     return (*result, *strip(rest, decision.width, decision.unroll)) if rest is not None else result
 

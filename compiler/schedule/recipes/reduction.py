@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import Statement, Store
+from ingot.compiler.ir.loops import SECOND_CACHE, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
@@ -21,6 +21,7 @@ from ingot.compiler.schedule import build, lanes, partition, scalars, tile
 from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form, scheduled_reduction
 from ingot.compiler.schedule.lanes import Chunking
 from ingot.compiler.schedule.padding import without_padding
+from ingot.compiler.schedule.primitives import fetched_ahead, in_later_steps
 from ingot.compiler.schedule.recipes import along_reduced, elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.tile import Tile
@@ -375,7 +376,7 @@ def _strips(
     form: ReductionForm, width: int, target: Target, first: Dim, count: Dim, parts: Sequence[Buffer], number: Dim
 ) -> tuple[Statement, ...]:
     """One chunk of rows, a few at a time from their beginning to their end: memory is read in the order in which it
-    lies. Each column is added up in the order of the rows, as in a tile."""
+    lies, and the next rows are asked for meanwhile. Each column is added up in the order of the rows, as in a tile."""
     (extent,), (column,), (row,) = form.kept_extents, form.kept, form.reduced
 
     def sweep(value: Callable[[Accumulation, Load], Scalar]) -> tuple[Statement, ...]:
@@ -397,9 +398,12 @@ def _strips(
 
         return sweep(added)
 
+    def strip(r: Dim) -> tuple[Statement, ...]:
+        return fetched_ahead(add(first + r * STRIP_ROWS, STRIP_ROWS), in_later_steps(r, 1), SECOND_CACHE)
+
     done = count // STRIP_ROWS * STRIP_ROWS
     return (
         *sweep(lambda a, _: a.neutral),
-        *build.loop("r", count // STRIP_ROWS, lambda r: add(first + r * STRIP_ROWS, STRIP_ROWS)),
+        *build.loop("r", count // STRIP_ROWS, strip),
         *build.loop("r", count % STRIP_ROWS, lambda r: add(first + done + r, 1)),
     )

@@ -22,7 +22,7 @@ from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.lanes import Accumulator
-from ingot.compiler.schedule.primitives import block, fetched_ahead, fuse, parallelize, simplify
+from ingot.compiler.schedule.primitives import block, fetched_ahead, fuse, in_later_steps, parallelize, simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, in_place_pairs, items_of
@@ -365,13 +365,7 @@ class _Row:
         if self.sweep != costs.index(max(costs)):
             return sweep
 
-        def later(load: Load) -> Load | None:
-            if scalars.stride(load, self.row) in (0, None):
-                return None
-            moved = scalars.substitute(load, {self.row: self.row + ROWS_AHEAD})
-            return moved if isinstance(moved, Load) else None
-
-        return fetched_ahead(sweep, later)
+        return fetched_ahead(sweep, in_later_steps(self.row, ROWS_AHEAD))
 
     def _single(
         self,
