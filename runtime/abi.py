@@ -39,7 +39,7 @@ convention):
 
 `ingot_pool_create`, `ingot_pool_grow`, `ingot_pool_destroy`, `ingot_parallel_for`
     The thread pool (compiler/codegen/pool.py).  All programs of a process share one pool, so its memory
-    layout is part of the program format: change it and `FORMAT_VERSION` changes too.
+    layout and what its words mean are part of the program format: change it and `FORMAT_VERSION` changes too.
 
 Code may call nothing outside its image except `ALLOWED_IMPORTS`.
 """
@@ -49,7 +49,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ALIGNMENT = 64
 
 ENTRY = "ingot_entry"

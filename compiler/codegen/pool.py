@@ -12,11 +12,13 @@ differ by at most one index, participant 0 is the caller.  The loop runs on the 
 is null, count <= 1, the pool has one participant, it is busy (another thread's loop, or a loop inside a
 loop: so there is neither deadlock nor oversubscription), or the process was forked since the pool was made.
 
-How it works.  Every participant has a line of its own, whose state word only its starter and itself touch:
-IDLE -> WORK (starter) -> IDLE (worker) ..., and IDLE -> SLEEPING by a worker that has polled long enough,
-which its starter must then wake.  Starting follows a binary tree, participant p starts 2p+1 and 2p+2,
-because an exchange on another core's cache line, let alone a wake-up call, takes longer than the hop.
-Whoever finishes decrements `pending`; the caller polls it for a moment, then sleeps on it.
+How it works.  Every participant has a line of its own with a state word: IDLE -> WORK (its starter) -> IDLE
+(whoever runs the share), and IDLE -> SLEEPING by a worker that has polled long enough, which its starter must
+then wake.  Starting follows a binary tree, participant p starts 2p+1 and 2p+2, because an exchange on another
+core's cache line, let alone a wake-up call, takes longer than the hop.
+Whoever finishes decrements `pending`; the caller polls it for a moment, runs the shares that no worker has
+begun by then, and sleeps until the others are finished.  On a crowded machine a worker may not get a processor
+for milliseconds, and a program of small loops would wait so long at each of them.
 A handle is the address of the line of its last participant, so one pool serves any smaller number of
 threads.
 
@@ -29,7 +31,7 @@ Workers take over the caller's floating-point control word, so rounding and deno
 thread computes what.
 
 Invariant: exactly one call per index, all finished and visible to the caller on return.
-Non-goal: work stealing; kernels are cut into equal pieces.
+Non-goal: finer balance than whole shares; kernels are cut into equal pieces.
 The layout is shared by all programs of a process: see FORMAT_VERSION in runtime/abi.py.
 """
 
@@ -265,17 +267,17 @@ done:
   ret void
 }
 
-; Poll until the word is zero (or is not), or patience ends; returns what was read last.
-define internal i32 @poll(ptr %word, i1 %for.zero) nounwind {
+; Poll until the word is zero (or is not), or the last round is over; returns what was read last.
+define internal i32 @poll(ptr %word, i1 %for.zero, i32 %first, i32 %last) nounwind {
 entry:
   br label %look
 look:
-  %round = phi i32 [ 0, %entry ], [ %next, %pause ], [ %next, %yield ]
+  %round = phi i32 [ %first, %entry ], [ %next, %pause ], [ %next, %yield ]
   %now = load atomic i32, ptr %word acquire, align 4
   %zero = icmp eq i32 %now, 0
   %reached = icmp eq i1 %zero, %for.zero
   %next = add i32 %round, 1
-  %tired = icmp ugt i32 %next, $polls
+  %tired = icmp ugt i32 %next, %last
   %stop = or i1 %reached, %tired
   br i1 %stop, label %done, label %wait
 wait:
@@ -291,13 +293,51 @@ done:
   ret i32 %now
 }
 
+; Run the shares of workers that were told to but have not begun.
+define internal void @take_over(ptr %pool) nounwind {
+entry:
+  %participants.p = getelementptr %pool, ptr %pool, i64 0, i32 8
+  %pending = getelementptr %pool, ptr %pool, i64 0, i32 11
+  %participants = load i64, ptr %participants.p
+  br label %check
+check:
+  %index = phi i64 [ 1, %entry ], [ %next, %advance ]
+  %left = icmp ult i64 %index, %participants
+  br i1 %left, label %look, label %done
+look:
+  %line = call ptr @participant(ptr %pool, i64 %index)
+  %state = load atomic i32, ptr %line monotonic, align 4
+  %waits = icmp eq i32 %state, 1
+  br i1 %waits, label %claim, label %advance
+claim:
+  %order = cmpxchg ptr %line, i32 1, i32 0 acq_rel monotonic
+  %claimed = extractvalue { i32, i1 } %order, 1
+  br i1 %claimed, label %run, label %advance
+run:
+  call void @start_children(ptr %pool, i64 %index, i64 %participants)
+  call void @run_share(ptr %pool, i64 %index)
+  %before = atomicrmw sub ptr %pending, i32 1 acq_rel
+  br label %advance
+advance:
+  %next = add i64 %index, 1
+  br label %check
+done:
+  ret void
+}
+
 define internal void @await_workers(ptr %pool) nounwind {
 entry:
   %pending = getelementptr %pool, ptr %pool, i64 0, i32 11
-  %polled = call i32 @poll(ptr %pending, i1 true)
+  %soon = call i32 @poll(ptr %pending, i1 true, i32 0, i32 $pauses)
+  %in.time = icmp eq i32 %soon, 0
+  br i1 %in.time, label %done, label %help
+help:
+  call void @take_over(ptr %pool)
+  %polled = call i32 @poll(ptr %pending, i1 true, i32 $pauses, i32 $polls)
   %finished = icmp eq i32 %polled, 0
   br i1 %finished, label %done, label %announce
 announce:
+  call void @take_over(ptr %pool) ; those that were told meanwhile
   %before = atomicrmw or ptr %pending, i32 -2147483648 acquire
   br label %check
 check:
@@ -388,7 +428,7 @@ entry:
   %pending.p = getelementptr %pool, ptr %pool, i64 0, i32 11
   br label %idle
 idle:
-  %polled = call i32 @poll(ptr %line, i1 false)
+  %polled = call i32 @poll(ptr %line, i1 false, i32 0, i32 $polls)
   %called = icmp ne i32 %polled, 0
   br i1 %called, label %act, label %fall.asleep
 fall.asleep:
@@ -404,10 +444,13 @@ sleep:
 act:
   %order = phi i32 [ %polled, %idle ], [ %instead, %fall.asleep ], [ %woken, %sleep ]
   %quit = icmp eq i32 %order, 3
-  br i1 %quit, label %end, label %work
-work:
+  br i1 %quit, label %end, label %claim
+claim:
   ; idle again before `pending` drops: from then on the next loop may start this worker
-  store atomic i32 0, ptr %line monotonic, align 4
+  %claiming = cmpxchg ptr %line, i32 1, i32 0 acquire monotonic
+  %claimed = extractvalue { i32, i1 } %claiming, 1
+  br i1 %claimed, label %work, label %idle
+work:
   %participants = load i64, ptr %participants.p
   call void @start_children(ptr %pool, i64 %index, i64 %participants)
   %control = load i64, ptr %control.p

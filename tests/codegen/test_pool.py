@@ -61,6 +61,15 @@ define void @nested(ptr %context, i64 %index) {
   ret void
 }
 
+; context: i64 addresses, one per index; where the stack of the thread is that runs it
+define void @stack(ptr %addresses, i64 %index) {
+  %here = alloca i64
+  %address = ptrtoint ptr %here to i64
+  %place = getelementptr i64, ptr %addresses, i64 %index
+  store i64 %address, ptr %place
+  ret void
+}
+
 define i64 @repeat(ptr %pool, ptr %counters, i64 %count, i64 %times) {
 entry:
   br label %loop
@@ -128,7 +137,7 @@ class Pool:
 @pytest.fixture(scope="module")
 def image() -> LoadedImage:
     modules = [pool_module(HOST), BODIES]
-    exports = [*POOL_EXPORTS, "repeat", "increment", "meet", "nested"]
+    exports = [*POOL_EXPORTS, "repeat", "increment", "meet", "nested", "stack"]
     if host_machine() == "x86_64":
         modules.append(INTEL_CONTROL)
         exports.append("controls")
@@ -165,6 +174,35 @@ def test_two_participants_run_at_the_same_time(pool: Pool) -> None:
 
 def test_many_short_loops(pool: Pool) -> None:
     assert pool.counts(pool.create(2), 5, times=20000) == [20000] * 5
+
+
+@pytest.fixture
+def one_processor():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.usefixtures("one_processor")
+@pytest.mark.parametrize("threads", [2, 3, 6])
+def test_crowded_participants_run_every_index_once(pool: Pool, threads: int) -> None:
+    """Workers wait for the caller's processor: orders are taken over at every moment of their lives."""
+    handle = pool.create(threads)
+    assert pool.counts(handle, 8, times=3000) == [3000] * 8
+    for _ in range(5):
+        threading.Event().wait(0.003)  # they fall asleep
+        assert pool.counts(handle, 8, times=50) == [50] * 8
+
+
+@pytest.mark.usefixtures("one_processor")
+def test_the_caller_runs_what_no_worker_has_begun(pool: Pool) -> None:
+    handle, addresses = pool.create(2), (I64 * 2)()
+    alone = 0
+    for _ in range(200):
+        pool.run(handle, "stack", addresses, 2)
+        alone += abs(addresses[0] - addresses[1]) < 4096  # one stack: one thread
+    assert alone > 100
 
 
 def test_workers_that_fell_asleep_wake_up(pool: Pool) -> None:
