@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ingot.compiler.ir.interpret import run_function, run_kernel
-from ingot.compiler.ir.loops import For, Store, View, walk
+from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, For, Prefetch, Store, View, walk
 from ingot.compiler.ir.scalar import Buffer, Load, apply, constant
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Definition, Kernel, axes
@@ -107,6 +107,17 @@ def test_results_larger_than_the_caches_bypass_them():
 def test_what_may_overwrite_its_input_is_not_streamed():
     """Its lines are in the caches already: past them it would be written twice."""
     assert not streamed(scaled(TARGET.l3_bytes // 4096 + 1, 1024), leaving=False)
+
+
+def test_hints_for_several_large_operands_go_to_the_second_cache():
+    shape = (TARGET.l3_bytes // 4096 + 1, 1024)
+    x, y, z = (Buffer(name, f32, shape) for name in "xyz")
+    i = axes(shape)
+    both = Kernel("both", (x, y), (z,), (Definition(z, i, apply("add", Load(x, i), Load(y, i))),))
+    expected = {kernels.negate(shape): FIRST_CACHE, kernels.add_bias(shape): FIRST_CACHE, both: SECOND_CACHE}
+    for kernel, locality in expected.items():
+        body = schedule(kernel, TARGET, ScheduleOptions(leaving=True)).function.body
+        assert {s.locality for s in walk(body) if isinstance(s, Prefetch)} == {locality}
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 255, 256, 257, 1000])

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from ingot.compiler.ir.interpret import run_function
-from ingot.compiler.ir.loops import For, walk
+from ingot.compiler.ir.loops import SECOND_CACHE, For, Prefetch, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.schedule import ScheduleOptions, schedule
+from ingot.compiler.schedule.recipes import reduction
+from ingot.compiler.schedule.statements import loads_in
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, inputs_of, run, unset
 
@@ -90,3 +92,16 @@ def test_columns_of_a_matrix_that_no_near_cache_holds():
     narrow = ScheduleOptions(recipe="reduction", decisions={"stages": 1, "vectors": 4, "block": 32})
     wide, plain = (run(s, kernel, inputs, {})[0] for s in (scheduled, schedule(kernel, TARGET, narrow)))
     np.testing.assert_array_equal(wide.view(np.uint32), plain.view(np.uint32))
+
+
+def test_rows_that_are_summed_by_column_are_asked_for_before_their_turn():
+    """Each line once, eight rows later, for the second cache; nothing of the sums, which are near."""
+    kernel = kernels.reduce_axes((1100, 144), (1,))
+    hints = [s for s in walk(schedule(kernel, TARGET).function.body) if isinstance(s, Prefetch)]
+    assert {hint.buffer.name for hint in hints} == {"x"}
+    assert {hint.locality for hint in hints} == {SECOND_CACHE}
+    loops = [s for s in walk(schedule(kernel, TARGET).function.body) if isinstance(s, For)]
+    (strip,) = [s for s in loops if any(isinstance(inner, Prefetch) for inner in s.body)]
+    asked = {s.index[0] for s in strip.body if isinstance(s, Prefetch)}
+    read = {load.index[0] for load in loads_in(strip.body) if load.buffer.name == "x"}
+    assert asked == {row + reduction.STRIP_ROWS for row in read}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Alloc, For, If, Let, Statement, Store
+from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Alloc, For, If, Let, Statement, Store, walk
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
@@ -383,11 +383,16 @@ def _streamed(loop: For, decision: ElementwiseDecision, chunked: bool) -> tuple[
         inner = only_inner(blocked, "stream")
         passing = with_body(inner, [replace(s, streaming=True) if isinstance(s, Store) else s for s in inner.body])
         computed = strip(passing, decision.width, decision.unroll, interleaved=True)
-        operands = {load.buffer for load in loads_in(inner.body) if scalars.stride(load, inner.variable) == 1}
-        where = FIRST_CACHE if len(operands) == 1 else SECOND_CACHE
+        where = SECOND_CACHE if _large_operands(inner) > 1 else FIRST_CACHE
         blocked = with_body(blocked, fetched_ahead(computed, _ahead, where))
         result = (alternate(blocked) if chunked else blocked,)
     return (*result, *strip(rest, decision.width, decision.unroll)) if rest is not None else result
+
+
+def _large_operands(loop: For) -> int:
+    """How many buffers are read that are as large as what is stored."""
+    size = {symbolic.product(s.buffer.shape) for s in walk(loop.body) if isinstance(s, Store)}
+    return len({load.buffer for load in loads_in(loop.body) if symbolic.product(load.buffer.shape) in size})
 
 
 def _ahead(load: Load) -> Load:
