@@ -42,6 +42,7 @@ from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import Decompose
 from ingot.compiler.passes.fold_batch_norm import FoldBatchNorm
 from ingot.compiler.passes.fold_constants import split_constants
+from ingot.compiler.passes.integer_products import IntegerProducts
 from ingot.compiler.passes.invariants import Invariants
 from ingot.compiler.passes.layout import Layout
 from ingot.compiler.passes.motion import Motion
@@ -72,6 +73,7 @@ PASSES: tuple[Pass, ...] = (
     Decompose(),  # composite ops have no way down of their own
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
+    IntegerProducts(),  # while weights are codes: the next one multiplies norms into them
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
     ZeroPoints(),  # while convolutions are whole, after transposes have met
     Pointwise(),  # convolutions are final: norms are in the weights, gradients are convolutions too

@@ -62,8 +62,23 @@ def _from_float(builder: Builder, value: Value, source: DType, result: DType) ->
         return (builder.fpext if result.bits > source.bits else builder.fptrunc)(value, kind)
     if result.bits < 32:
         return _to_narrow_integer(builder, value, result)
-    name = "fptosi.sat" if result.kind == "int" else "fptoui.sat"
-    return builder.intrinsic(name, kind, value, overload=(kind, value.type))
+    return _to_wide_integer(builder, value, result)
+
+
+def _to_wide_integer(builder: Builder, value: Value, result: DType) -> Value:
+    """Integers of 32 or 64 bits, whose greatest number a float may not hold: what is beyond it is found by comparison.
+    LLVM has an operation for it, and converts the lanes of a vector one by one then."""
+    kind = register_type(result, value.lanes)
+    signed = result.kind == "int"
+    low, limit = (-(1 << (result.bits - 1)), 1 << (result.bits - 1)) if signed else (0, 1 << result.bits)
+    least, beyond = (constant(value.type, float(number)) for number in (low, limit))
+    inside = builder.select(builder.fcmp_ordered(">", value, least), value, least)
+    inside = builder.select(builder.fcmp_ordered("<", inside, beyond), inside, least)
+    whole = (builder.fptosi if signed else builder.fptoui)(inside, kind)
+    whole = builder.select(builder.fcmp_ordered(">=", value, beyond), constant(kind, limit - 1), whole)
+    if signed:
+        whole = builder.select(builder.fcmp_unordered("uno", value, value), constant(kind, 0), whole)
+    return whole
 
 
 def _to_narrow_integer(builder: Builder, value: Value, result: DType) -> Value:

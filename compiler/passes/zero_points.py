@@ -122,7 +122,7 @@ def _rule(fixed: set[str]) -> Callable[[Builder, Value], Value | None]:
         if value.tensor.dtype != i32:
             return None
         product = _Contraction(value) if isinstance(value.op, Contract) else _Convolution(value)
-        found = [_codes(builder, operand) for operand in value.args]
+        found = [codes_of(builder, operand) for operand in value.args]
         if found[0] is None or found[1] is None or not product.allowed:
             return None
         given = _Operand(found[0], is_fixed(value.args[0], fixed)), _Operand(found[1], is_fixed(value.args[1], fixed))
@@ -181,19 +181,19 @@ def _choices(left: _Operand, right: _Operand) -> list[tuple[_Operand, _Operand]]
     return list(moved)
 
 
-def _codes(builder: Builder, value: Value) -> _Codes | None:
+def codes_of(builder: Builder, value: Value) -> _Codes | None:
     """A value of 16 or 32 bits as codes and what is taken from them."""
     op, dtype = value.op, value.tensor.dtype
     if isinstance(op, Cast) and value.args[0].tensor.dtype in (i8, u8):
         return _Codes(Node(builder, value.args[0]))
     if isinstance(op, Cast) and value.args[0].tensor.dtype == i16 and dtype == i32:
-        return _codes(builder, value.args[0])
+        return codes_of(builder, value.args[0])
     if isinstance(op, Sub) and isinstance(value.args[0].op, Cast):
-        inner = _codes(builder, value.args[0])
+        inner = codes_of(builder, value.args[0])
         return None if inner is None or inner.is_moved else _with_zero(builder, inner, value.args[1])
     if not isinstance(op, Transpose | Reshape):
         return None
-    inner = _codes(builder, value.args[0])
+    inner = codes_of(builder, value.args[0])
     if inner is None or (isinstance(op, Reshape) and inner.offset is not None):
         return None
     offset = None if inner.offset is None else inner.offset.apply(op)
@@ -221,6 +221,25 @@ def _work(given: tuple[_Operand, _Operand], choice: tuple[_Operand, _Operand]) -
 def _everywhere(total: Any, node: Any) -> Any:
     """Stretched before it is computed with: the product's kernel does it as it ends."""
     return node.broadcast_to(total.shape)
+
+
+def _share(total: Any, codes: _Codes, sums: Any) -> Any:
+    """The zero point of one operand times sums of the other, as it meets the total. A number meets the sums before they are
+    stretched: of known weights the product is known then, and no larger than they."""
+    if codes.offset is None:
+        return _everywhere(total, sums * codes.number)
+    return _everywhere(total, codes.zero) * _everywhere(total, sums)
+
+
+def beside_result(op: Contract, node: Any, letters: str) -> Any:
+    """Something of an operand's letters, 1 where they are summed, as it meets the result."""
+    places = [n for n, letter in enumerate(letters) if letter not in op.summed]
+    kept = node.reshape(tuple(node.shape[n] for n in places))
+    names = [letters[n] for n in places]
+    order = sorted(range(len(names)), key=lambda n: op.output.index(names[n]))
+    kept = kept.transpose(order)
+    sizes = dict(zip((names[n] for n in order), kept.shape, strict=True))
+    return kept.reshape(tuple(sizes.get(letter, 1) for letter in op.output))
 
 
 class _Contraction:
@@ -255,29 +274,24 @@ class _Contraction:
 
     def emit(self, builder: Builder, left: _Codes, right: _Codes) -> Value:
         total = left.codes.cast(i32).apply(self.op, right.codes.cast(i32))
-        p, q = self._spread(left.zero, self.op.left), self._spread(right.zero, self.op.right)
-        if p is not None:
+        p, q = (self._zero(codes, letters) for codes, letters in ((left, self.op.left), (right, self.op.right)))
+        if p.is_moved:
             known = self._sum(right.codes, self.op.right)
-            total = total - _everywhere(total, p) * _everywhere(total, known if q is None else known - q * self.depth)
-        if q is not None:
-            total = total - _everywhere(total, q) * _everywhere(total, self._sum(left.codes, self.op.left))
+            total = total - _share(total, p, known if q.zero is None else known - q.zero * self.depth)
+        if q.is_moved:
+            total = total - _share(total, q, self._sum(left.codes, self.op.left))
         return total.value
+
+    def _zero(self, codes: _Codes, letters: str) -> _Codes:
+        """The same with an offset that meets the result."""
+        return replace(codes, offset=self._spread(codes.offset, letters))
 
     def _sum(self, codes: Any, letters: str) -> Any:
         axes = [n for n, letter in enumerate(letters) if letter in self.op.summed]
         return self._spread(codes.cast(i32).sum(axes, keepdims=True), letters)
 
     def _spread(self, node: Any, letters: str) -> Any:
-        """Something of an operand's letters, 1 where they are summed, as it meets the result."""
-        if node is None or node.rank == 0:
-            return node
-        places = [n for n, letter in enumerate(letters) if letter not in self.op.summed]
-        kept = node.reshape(tuple(node.shape[n] for n in places))
-        names = [letters[n] for n in places]
-        order = sorted(range(len(names)), key=lambda n: self.op.output.index(names[n]))
-        kept = kept.transpose(order)
-        sizes = dict(zip((names[n] for n in order), kept.shape, strict=True))
-        return kept.reshape(tuple(sizes.get(letter, 1) for letter in self.op.output))
+        return node if node is None or node.rank == 0 else beside_result(self.op, node, letters)
 
 
 class _Convolution:
@@ -314,7 +328,7 @@ class _Convolution:
             known = right.codes.cast(i32).sum(range(right.codes.rank - 1))
             offset = None if q is None else q.reshape(q.shape[-1:])
             known = known if offset is None else known - offset * self.depth
-            total = total - _everywhere(total, p) * _everywhere(total, known)
+            total = total - _share(total, left, known)
         if q is not None:
             total = total - _everywhere(total, q.reshape(q.shape[-1:])) * _everywhere(total, self._windows(data))
         return total.value

@@ -11,7 +11,7 @@ from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.codes import decoded, encoded
 from ingot.frontends.onnx.convert.convolution import convolved, integer_operands, per_channel
-from ingot.frontends.onnx.convert.matrix import integer_product
+from ingot.frontends.onnx.convert.matrix import integer_product, without_zero
 from ingot.frontends.onnx.elements import ELEMENTS, Element, element_of_dtype
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
@@ -90,7 +90,7 @@ def dequantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> A
     result = op.dtype("output_dtype") if code else (factor.dtype if not isinstance(scale, Coded) else f32)
     data, kind = decoded(op, x), element_of_value(x)
     if zero is not None and not kind.is_coded_float:
-        data = data.cast(i32) - spread(op, decoded(op, zero).cast(i32), data.shape)
+        data = without_zero(data, spread(op, decoded(op, zero), data.shape))
     wide = factor.dtype.compute
     return (data.cast(wide) * spread(op, factor.cast(wide), data.shape)).cast(result)
 
