@@ -6,11 +6,37 @@ function: f16 without hardware support and bf16 everywhere are done on the bits.
 
 from __future__ import annotations
 
+import math
+
 from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.elements import register_type
 from ingot.compiler.codegen.values import DOUBLE, FLOAT, HALF, I16, I32, Value, constant, like
+from ingot.compiler.ir.scalar import Apply, Const, Scalar
 from ingot.compiler.ir.types import DType, bf16, f16, f32, f64
 from ingot.compiler.target import Target
+
+
+def is_clipped(value: Scalar, low: float, high: float) -> bool:
+    """Whether a float is clipped by literals to a range inside this one; it may still be NaN."""
+    least, most = -math.inf, math.inf
+    while isinstance(value, Apply) and value.function.name in ("min", "max"):
+        first, second = value.args
+        bound, inner = (first, second) if isinstance(first, Const) else (second, first)
+        if not isinstance(bound, Const):
+            return False
+        number = float(bound.value)
+        if value.function.name == "min":
+            most = min(most, number)
+        else:
+            least = max(least, number)
+        value = inner
+    return low <= least <= most <= high
+
+
+def to_clipped_integer(builder: Builder, value: Value, result: DType) -> Value:
+    """A float that is NaN or within the range of the integer."""
+    number = builder.select(builder.fcmp_unordered("uno", value, value), constant(value.type, 0.0), value)
+    return (builder.fptosi if result.kind == "int" else builder.fptoui)(number, register_type(result, value.lanes))
 
 
 def convert(builder: Builder, target: Target, value: Value, source: DType, result: DType) -> Value:

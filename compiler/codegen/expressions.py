@@ -36,7 +36,7 @@ from ingot.compiler.ir.scalar import (
 )
 from ingot.compiler.ir.symbolic import Dim, Opaque
 from ingot.compiler.ir.traverse import nodes
-from ingot.compiler.ir.types import boolean, i16, i32, i64
+from ingot.compiler.ir.types import boolean, f32, f64, i16, i32, i64
 from ingot.runtime.abi import Failure
 
 WIDEST_STRIDE = 1 << 20  # of lanes that are compared as 32-bit integers
@@ -131,6 +131,8 @@ class Expressions:
             case Const(value, dtype):
                 return number(value, dtype)
             case Cast(value, dtype):
+                if dtype == i32 and value.dtype in (f32, f64) and convert.is_clipped(value, -(2.0**31), 2.0**31 - 128):
+                    return convert.to_clipped_integer(frame.builder, self._value(value), dtype)
                 return convert.convert(frame.builder, frame.target, self._value(value), value.dtype, dtype)
             case Bitcast(value, dtype):
                 return convert.bitcast(frame.builder, self._value(value), value.dtype, dtype)

@@ -20,6 +20,7 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Value
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import f32, i8, i16, i32, u8
+from ingot.compiler.ops import movement
 from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.convolution import Convolution
@@ -31,7 +32,7 @@ from ingot.compiler.passes.rewriting import Pass, rewrite, rule
 from ingot.compiler.passes.zero_points import beside_result, codes_of
 from ingot.compiler.target import Target
 
-SHORTEST = 4  # products in a sum, below which words of several have nothing to hold
+QUAD = 4  # codes in a word
 LONGEST = (1 << 31) // (255 * 255)  # products of differences of bytes whose sum fits into 32 bits
 
 
@@ -41,12 +42,16 @@ class IntegerProducts(Pass):
     why_here: ClassVar[str] = "after transposes have met, before norms are multiplied into weights that are codes"
 
     has_pairs: bool = False
+    has_quads: bool = False
 
     def configured(self, options: Options, target: Target) -> IntegerProducts:
-        return replace(self, has_pairs=target.is_x86)
+        return replace(self, has_pairs=target.is_x86, has_quads=target.has_quads)
 
     def __call__(self, graph: Graph) -> Graph:
-        return in_regions(rewrite(graph, RULES), self) if self.has_pairs else graph
+        if not self.has_pairs:
+            return graph
+        rules = (contract_codes, convolve_codes, *([convolve_few_channels] if self.has_quads else []))
+        return in_regions(rewrite(graph, rules), self)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def _scale(builder: Builder, value: Value) -> Any:
 
 
 def _is_right_length(depth: Dim) -> bool:
-    return symbolic.less_equal(SHORTEST, depth) is True and symbolic.less(depth, LONGEST) is True
+    return symbolic.less_equal(QUAD, depth) is True and symbolic.less(depth, LONGEST) is True
 
 
 @rule(Contract)
@@ -125,6 +130,32 @@ def contract_codes(builder: Builder, value: Value) -> Value | None:
 @rule(Convolution)
 def convolve_codes(builder: Builder, value: Value) -> Value | None:
     """convolution(f32(a) * s, f32(w) * t) -> f32(convolution(a, w)) * (s * t)      t for each output channel"""
+    found = _convolved(builder, value)
+    if found is None or symbolic.less_equal(QUAD, value.args[1].shape[-2]) is not True:
+        return None  # words hold neighbouring channels
+    return _scaled_convolution(value, *found)
+
+
+@rule(Convolution)
+def convolve_few_channels(builder: Builder, value: Value) -> Value | None:
+    """The same with channels of zeros beside those of an image, so that they fill a word."""
+    found = _convolved(builder, value)
+    channels = value.args[1].shape[-2]
+    if found is None or not isinstance(channels, int) or channels >= QUAD:
+        return None
+    data, weight = found
+    codes, fixed = (codes_of(builder, operand.integers.value) for operand in found)
+    if codes is None or codes.offset is not None or fixed is None or fixed.is_moved:
+        return None
+    rank, missing = len(value.shape), QUAD - channels
+    wide = codes.codes.apply(movement.Pad((0,) * rank, (*(0,) * (rank - 1), missing))).cast(i32)
+    taps = fixed.codes.apply(movement.Pad((0,) * rank, (*(0,) * (rank - 2), missing, 0))).cast(i32)
+    moved = wide - codes.number if codes.number else wide  # of the channels beside, whatever meets zeros
+    return _scaled_convolution(value, replace(data, integers=moved), replace(weight, integers=taps))
+
+
+def _convolved(builder: Builder, value: Value) -> tuple[_Scaled, _Scaled] | None:
+    """The operands of a convolution whose codes can be summed."""
     op = value.op
     assert isinstance(op, Convolution)
     if value.tensor.dtype != f32 or op.groups != 1 or op.layout != "channels_last":
@@ -134,12 +165,12 @@ def convolve_codes(builder: Builder, value: Value) -> Value | None:
         return None
     if any(dim != 1 for dim in (*data.scale.shape, *weight.scale.shape[:-1])):
         return None
-    *_, channels, _ = value.args[1].shape
-    if symbolic.less_equal(SHORTEST, channels) is not True:
-        return None  # words hold neighbouring channels
-    if not _is_right_length(symbolic.product(value.args[1].shape[:-1])):
-        return None
-    total = data.integers.apply(op, weight.integers).cast(f32)
+    return (data, weight) if _is_right_length(symbolic.product(value.args[1].shape[:-1])) else None
+
+
+def _scaled_convolution(value: Value, data: _Scaled, weight: _Scaled) -> Value:
+    assert isinstance(value.op, Convolution)
+    total = data.integers.apply(value.op, weight.integers).cast(f32)
     rank = len(value.shape)
     return _times(total, data.scale.reshape((1,) * rank), weight.scale.reshape((1,) * (rank - 1) + weight.scale.shape[-1:]))
 
@@ -149,6 +180,3 @@ def _times(total: Any, left: Any, right: Any) -> Value:
     shape = tuple(a if b == 1 else b for a, b in zip(left.shape, right.shape, strict=True))
     factor = left.broadcast_to(shape) * right.broadcast_to(shape)
     return (total * factor.broadcast_to(total.shape)).value
-
-
-RULES = (contract_codes, convolve_codes)

@@ -247,6 +247,23 @@ def cast_samples(dtype: DType, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate(values)
 
 
+@pytest.mark.parametrize("width", [0, 16])
+@pytest.mark.parametrize("limits", [(-5.0, 7.0), (-(2.0**31), 2.0**31), (-(2.0**31), 2147483520.0), (3.0, np.inf)])
+def test_casts_of_clipped_floats(width: int, limits: tuple[float, float], rng: np.random.Generator) -> None:
+    """Limits inside the range of i32 leave NaN to look for; others do not save anything."""
+    low, high = limits
+    x, y = Buffer("x", f32, (N,)), Buffer("y", i32, (N,))
+
+    def value(i):
+        return Cast(apply("min", apply("max", Load(x, (i,)), constant(low, f32)), constant(high, f32)), i32)
+
+    native = Native([elementwise("clipped", [x], y, value, width)])
+    given = cast_samples(f32, rng)
+    found = np.zeros(given.shape, np.int32)
+    assert native("clipped", given, found, dims=[len(given)]) is None
+    np.testing.assert_array_equal(found, cast_meaning(np.clip(given, np.float32(low), np.float32(high)), f32, i32))
+
+
 @pytest.mark.parametrize("target", RUNNABLE)
 def test_casts_mean_what_numpy_says(target: str, rng: np.random.Generator) -> None:
     wide = Target.named(target)

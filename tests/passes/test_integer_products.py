@@ -101,6 +101,23 @@ def test_convolutions(channels, rng):
     np.testing.assert_allclose(executable(*arrays), expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("zero", [0, 7])
+def test_channels_of_zeros_fill_words(channels, zero, rng):
+    """Where words hold four codes; the weight of the added channels is 0, so their data does not matter."""
+
+    def function(x, w):
+        whole = (x.cast(ingot.i32) - zero).cast(ingot.f32) * 0.5
+        return convolve(whole, dequantised(w, 0.25), padding=((1, 1), (1, 1)))
+
+    types = [ingot.u8[2, channels, 9, 9], ingot.i8[16, channels, 3, 3]]
+    graph = prepared(function, types)
+    result = IntegerProducts(has_pairs=True, has_quads=True)(graph)
+    (product,) = (v for v in result.body if v.op.name == "convolution")
+    assert [arg.shape for arg in product.args] == [(2, 9, 9, 4), (3, 3, 4, 16)]
+    close(graph, result, [codes_of(t, rng) for t in types])
+
+
 def unchanged(function, *types):
     graph = prepared(function, types)
     return product_type(PASS(graph)) == ingot.f32

@@ -87,6 +87,14 @@ def test_transposed_results_that_bypass_the_caches_are_the_same(shape):
     check(kernels.transpose(shape, (1, 0)), decisions={"streaming": True})
 
 
+@pytest.mark.parametrize(("colours", "along_pixels"), [(2, True), (3, True), (8, False), (64, False)])
+def test_vectors_run_along_pixels_when_there_are_few_colours(colours, along_pixels):
+    """A vector of three colours would be mostly empty; their pixels lie side by side where they are read."""
+    kernel = kernels.transpose((50, colours), (1, 0))
+    (group,) = check(kernel).decisions["groups"]
+    assert (group["tile_axis"] < 0) == along_pixels  # nothing is read across vectors then
+
+
 def test_schedules_are_deterministic():
     first, second = (schedule(kernels.momentum([(n, 30), (7,)]), TARGET) for _ in range(2))
     assert first.decisions == second.decisions

@@ -73,7 +73,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     plain: list[Statement] = []
     decisions = []
     for group in groups:
-        points = collapse(group, views)
+        points = _along_the_longer(collapse(group, views), target)
         decision = replace(decide(points, target, options), **options.decisions)
         decisions.append(asdict(decision))
         for statement in nest(points, decision):
@@ -106,6 +106,22 @@ def _groups(kernel: Kernel) -> list[Points] | None:
         by_shape.setdefault(shape, []).append(definition)
         place[definition.buffer] = shape
     return [_points(definitions, kernel) for definitions in by_shape.values()]
+
+
+def _along_the_longer(points: Points, target: Target) -> Points:
+    """The last two axes exchanged where the last one would leave most of a vector empty, as the three colours of an image
+    do, and what is read lies along the other."""
+    axis = _tile_axis(points)
+    if axis < 0 or axis != len(points.variables) - 2:
+        return points
+    *outer, before, last = points.variables
+    short, long = points.extents[-1], points.extents[-2]
+    if symbolic.less(short, target.lanes(4) // 2) is not True or symbolic.less(long, short) is True:
+        return points
+    found = [load for value in points.values for load in scalars.loads(value)]
+    if any(scalars.stride(load, before) not in (0, 1) for load in found):
+        return points
+    return replace(points, variables=(*outer, last, before), extents=(*points.extents[:-2], short, long))
 
 
 def _points(definitions: Sequence[Definition], kernel: Kernel) -> Points:

@@ -63,17 +63,23 @@ def quantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> Any
         if zero is not None and kind.name == "FLOAT4E2M1":
             ratio = ratio + spread(op, decoded(op, zero), shape)
         return encoded(op, ratio, kind, bool(op.get("saturate", 1)))
-    code = ratio.round()
-    low, high = RANGES[kind.name]
-    if zero is not None:
-        offset = spread(op, decoded(op, zero).cast(i32), shape)
-        # out of the range of i32 the sum would wrap; no code is that large
-        code = code.clip(-(2.0**30), 2.0**30).cast(i32) + offset
-    else:
-        code = code.clip(float(low), float(high)).cast(i32)
     assert kind.storage is not None
-    stored = code.clip(low, high).cast(kind.storage)
+    stored = _stored(op, ratio.round(), RANGES[kind.name], zero).cast(kind.storage)
     return Coded(stored, kind) if kind.is_coded else stored
+
+
+def _stored(op: Call, code: Any, limits: tuple[int, int], zero: Value) -> Any:
+    """code + zero within the limits, in i32."""
+    low, high = limits
+    if zero is None:
+        return code.clip(float(low), float(high)).cast(i32)
+    point = decoded(op, zero)
+    offset = spread(op, point.cast(i32), code.shape)
+    if point.dtype.bits < 32:  # floats hold the limits less the zero point: clipped once, before the sum
+        real = spread(op, point.cast(code.dtype), code.shape)
+        return code.clip(low - real, high - real).cast(i32) + offset
+    # out of the range of i32 the sum would wrap; no code is that large
+    return (code.clip(-(2.0**30), 2.0**30).cast(i32) + offset).clip(low, high)
 
 
 def _quantized_type(op: Call, zero: Value) -> Element:
