@@ -2,7 +2,7 @@
 
     python -m benchmarks [SUITE ...] [--rows a,b] [--quick] [--threads N] [--output DIR]
 
-Suites: inference, training, batch, threads, gemm, int8, conv, stream, compile, memory, overhead; or all. Rows of a suite
+Suites: inference, training, batch, threads, gemm, int8, quantised, conv, stream, compile, memory, overhead; or all. Rows of a suite
 are listed with --list. Each row (or suite of small rows) runs in a process of its own, pinned to as many cores as it has
 threads; this process only starts them and shows what they found.
 """

@@ -19,6 +19,7 @@ TITLES = {
     "batch": "Inference by batch size, milliseconds (best call)",
     "threads": "Threads",
     "gemm": "Matrix product [m, k] @ [k, n] as m x n x k, GF/s (best call)",
+    "quantised": "Inference with 8-bit weights and activations, milliseconds (best call)",
     "int8": "Integer product of u8[m, k] and i8[k, n] as m x n x k, Gop/s (best call)",
     "conv": "Convolution, batch 1, GF/s (best call; Winograd counts the operations it saves)",
     "stream": "Memory-bound functions of 64 MiB, milliseconds (best call)",

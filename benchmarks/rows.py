@@ -144,6 +144,8 @@ INTEGERS = (
     *(_gemm("odd", *shape) for shape in ((127, 131, 257), (33, 65, 17))),
 )
 
+QUANTISED = tuple(row for row in INFERENCE if row.key in ("resnet18", "resnet50", "mobilenetv2", "bertmini", "bertbase"))
+
 CONVOLUTION = (
     Convolution("r56", "56x56 64-64 3x3", 56, 64, 64, 3),
     Convolution("r28", "28x28 128-128 3x3", 28, 128, 128, 3),
@@ -208,13 +210,14 @@ SUITES: dict[str, tuple[Row, ...]] = {
     "threads": THREADS,
     "gemm": GEMM,
     "int8": INTEGERS,
+    "quantised": QUANTISED,
     "conv": CONVOLUTION,
     "stream": STREAM,
     "compile": (*INFERENCE, *(replace(r, key=f"{r.key}-training", title=f"{r.title}: training") for r in TRAINING)),
     "memory": TRAINING,
     "overhead": OVERHEAD,
 }
-SEPARATE = ("inference", "training", "threads", "compile", "memory")  # suites of which each row has its own process
+SEPARATE = ("inference", "training", "quantised", "threads", "compile", "memory")  # suites of which each row has its own process
 
 
 def select(suite: str, keys: list[str]) -> list[Row]:

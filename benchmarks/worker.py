@@ -16,7 +16,7 @@ from benchmarks import peers, probe, rows
 from benchmarks.measure import Effort
 from benchmarks.probe import Bandwidth, Machine
 from benchmarks.results import Result
-from benchmarks.suites import inference, kernels, processes, training
+from benchmarks.suites import inference, kernels, processes, quantised, training
 from benchmarks.suites.race import Setting, describe
 from ingot.compiler.target import Target
 
@@ -27,6 +27,7 @@ RUNNERS: dict[str, Callable[[Any, Setting], Result]] = {
     "threads": processes.run_threads,
     "gemm": kernels.run_gemm,
     "int8": kernels.run_integers,
+    "quantised": quantised.run,
     "conv": kernels.run_convolution,
     "stream": kernels.run_stream,
     "compile": processes.run_compile,

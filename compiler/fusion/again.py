@@ -57,6 +57,8 @@ def compute_again(
     `viewed` memory has other names too, and `outputs` are wanted by the caller."""
     return _Recomputation(groups, root, {*viewed, *outputs}, limits).run()
 
+LONGEST = 256  # operations, beyond which nothing is worth computing again: residual streams go back through all layers
+
 
 @dataclass(frozen=True)
 class _Expression:
@@ -111,14 +113,15 @@ class _Recomputation(LateReaders):
 
     def _expression(self, definition: Definition, late: Sequence[Group], after: set[Group]) -> _Expression | None:
         products: dict[Buffer, Definition] = {}
-        possible = True
+        possible, weight = True, 0
 
         def replaced(node: Scalar) -> Scalar | None:
-            nonlocal possible
+            nonlocal possible, weight
             if not isinstance(node, Load) or self._is_there(node.buffer, definition.buffer, late, after):
                 return None
             source = self.definitions.get(node.buffer)
-            if source is None:
+            weight += 0 if source is None else _weight(source.value)
+            if source is None or weight > LONGEST:
                 possible = False
                 return None
             if has_reduce(source.value):

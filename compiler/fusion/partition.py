@@ -171,10 +171,19 @@ class _Partition:
         if not isinstance(value.op, Cast):
             return False
         given, made = value.args[0].tensor.dtype, value.tensor.dtype
-        narrow = given.is_integer and made.is_integer and given.bits < made.bits
-        users = [user.op for user in self.users[value]]
+        if not (given.is_integer and made.is_integer and given.bits < made.bits):
+            return False
+        users = self._moved_to(value)
         products = [op for op in users if isinstance(op, Op) and op.rereads]
-        return narrow and bool(products) and all(isinstance(op, Sum) or op in products for op in users)
+        return bool(products) and all(isinstance(op, Sum) or op in products for op in users)
+
+    def _moved_to(self, value: Value) -> list[object]:
+        """The ops that read a value, or what only arranges its elements."""
+        found: list[object] = []
+        for user in self.users[value]:
+            moves = isinstance(user.op, Op) and user.op.movement and user not in self.outputs
+            found += self._moved_to(user) if moves else [user.op]
+        return found
 
     # --- readers ---------------------------------------------------------------------------------
 

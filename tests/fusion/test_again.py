@@ -173,3 +173,17 @@ def test_bits_are_the_same_and_memory_is_less(monkeypatch):
     hidden = 4 * 2 * 48 * 64
     # three layers: the tanh and the result of each GELU waited for the backward pass
     assert (usual.executable.peak_bytes or 0) < (keeping.executable.peak_bytes or 0) - 4 * hidden
+
+
+def test_nothing_is_traced_back_through_hundreds_of_values():
+    """A residual stream that late readers see could be computed again from the beginning of the model: not worth a look."""
+
+    def function(x, w):
+        for _ in range(400):
+            x = x.tanh() + 0.1
+        return (x @ w).relu() @ w + x
+
+    graph = optimised(ingot.trace(function, (ingot.f32[32, 64], ingot.f32[64, 64])).graph)
+    plan = partition(graph)
+    check_plan(graph, plan)
+    assert not computed_again(plan)

@@ -334,3 +334,16 @@ def test_unbounded_dims_are_estimated():
     assert estimate(Symbol("n") * 4) == 256
     assert estimate(Symbol("m", 1, 8)) == 8
     assert estimate(17) == 17
+
+
+def test_products_read_codes_also_through_slices():
+    """What is stored are bytes, whoever widens them: two products, one of every other row."""
+
+    def function(x, a, b):
+        codes = (x * 3.0).round().clip(0.0, 255.0).cast(ingot.u8)
+        whole = codes.cast(ingot.i32)
+        return whole @ a.cast(ingot.i32), whole[::2] @ b.cast(ingot.i32)
+
+    plan = plan_of(function, ingot.f32[32, 64], ingot.i8[64, 24], ingot.i8[64, 24])
+    made = [b for step in plan.steps if isinstance(step, KernelStep) for b in step.kernel.outputs]
+    assert [b.dtype for b in made if b.shape == (32, 64)] == [ingot.u8]
