@@ -50,8 +50,8 @@ class IntegerProducts(Pass):
     def __call__(self, graph: Graph) -> Graph:
         if not self.has_pairs:
             return graph
-        rules = (contract_codes, convolve_codes, *([convolve_few_channels] if self.has_quads else []))
-        return in_regions(rewrite(graph, rules), self)
+        rules = (convolve_codes, convolve_few_channels) if self.has_quads else (convolve_single_points,)
+        return in_regions(rewrite(graph, (contract_codes, *rules)), self)
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,13 @@ def convolve_codes(builder: Builder, value: Value) -> Value | None:
     if found is None or symbolic.less_equal(QUAD, value.args[1].shape[-2]) is not True:
         return None  # words hold neighbouring channels
     return _scaled_convolution(value, *found)
+
+
+@rule(Convolution)
+def convolve_single_points(builder: Builder, value: Value) -> Value | None:
+    """The same where a window is one point: larger ones are interpolated in floats, faster than words of two codes"""
+    taps = value.args[1].shape[:-2]
+    return convolve_codes(builder, value) if all(tap == 1 for tap in taps) else None
 
 
 @rule(Convolution)

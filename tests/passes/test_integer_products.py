@@ -18,7 +18,7 @@ from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.target import Target
 from ingot.frontends.dsl.functions import trace
 
-PASS = IntegerProducts(has_pairs=True)
+PASS = IntegerProducts(has_pairs=True, has_quads=True)
 
 
 def prepared(function, types):
@@ -112,7 +112,7 @@ def test_channels_of_zeros_fill_words(channels, zero, rng):
 
     types = [ingot.u8[2, channels, 9, 9], ingot.i8[16, channels, 3, 3]]
     graph = prepared(function, types)
-    result = IntegerProducts(has_pairs=True, has_quads=True)(graph)
+    result = PASS(graph)
     (product,) = (v for v in result.body if v.op.name == "convolution")
     assert [arg.shape for arg in product.args] == [(2, 9, 9, 4), (3, 3, 4, 16)]
     close(graph, result, [codes_of(t, rng) for t in types])
@@ -135,7 +135,19 @@ def test_what_stays_a_product_of_floats():
     assert unchanged(
         lambda x, w: convolve(dequantised(x, 0.5), dequantised(w, 0.5), groups=8), u8[1, 8, 5, 5], i8[8, 1, 3, 3]
     )
-    assert unchanged(lambda x, w: convolve(dequantised(x, 0.5), dequantised(w, 0.5)), u8[1, 3, 5, 5], i8[8, 3, 3, 3])
+
+
+def test_words_of_two_codes_are_for_single_points():
+    """Windows of several are interpolated in floats, which is faster than that."""
+
+    def function(x, w):
+        return convolve(dequantised(x, 0.5), dequantised(w, 0.5))
+
+    pairs = IntegerProducts(has_pairs=True)
+    for taps, expected in ((1, ingot.i32), (3, ingot.f32)):
+        graph = prepared(function, [ingot.u8[1, 8, 5, 5], ingot.i8[8, 8, taps, taps]])
+        assert product_type(pairs(graph)) == expected
+        assert product_type(PASS(graph)) == ingot.i32
 
 
 def test_other_machines_keep_floats():
