@@ -49,6 +49,7 @@ from ingot.compiler.passes.motion import Motion
 from ingot.compiler.passes.pointwise import Pointwise
 from ingot.compiler.passes.prepack import Prepack
 from ingot.compiler.passes.rewriting import Pass
+from ingot.compiler.passes.rounded import Rounded
 from ingot.compiler.passes.scans import Scans
 from ingot.compiler.passes.simplify import Simplify
 from ingot.compiler.passes.winograd import Winograd
@@ -74,6 +75,7 @@ PASSES: tuple[Pass, ...] = (
     Simplify(),  # gradients and decompositions leave neutral elements and literals behind
     Motion(),  # transposes of the layouts meet and cancel, or become letters of contractions
     IntegerProducts(),  # while weights are codes: the next one multiplies norms into them
+    Rounded(),  # the codes that are left between floats are read by no product
     FoldBatchNorm(),  # the arithmetic of an inference norm stands right behind its convolution now
     ZeroPoints(),  # while convolutions are whole, after transposes have met
     Pointwise(),  # convolutions are final: norms are in the weights, gradients are convolutions too
