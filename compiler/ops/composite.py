@@ -89,7 +89,8 @@ class Relu(Composite):
         return np.maximum(x, 0)
 
     def formula(self, x: Any) -> Any:
-        return (x <= 0.0).where(0.0, x)
+        """A strict comparison with the constant chosen is one instruction, which keeps NaN (and -0.0)."""
+        return (x < 0.0).where(0.0, x)
 
     def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
         """By the result, so that the argument need not be kept."""
@@ -107,7 +108,13 @@ class Relu6(Composite):
         return np.clip(x, 0, 6)
 
     def formula(self, x: Any) -> Any:
-        return (x <= 0.0).where(0.0, (x >= 6.0).where(6.0, x))
+        """Two instructions, as for `Relu`."""
+        positive = (x < 0.0).where(0.0, x)
+        return (positive > 6.0).where(6.0, positive)
+
+    def vjp(self, g: Any, y: Any, *xs: Node) -> tuple[Node | None, ...]:
+        """By the result, so that the argument need not be kept."""
+        return ((y > 0.0).where((y < 6.0).where(g, 0.0), 0.0),)
 
 
 @dataclass(frozen=True)

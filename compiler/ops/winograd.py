@@ -1,9 +1,9 @@
 """Convolution with 3x3 taps by interpolation (Winograd; Lavin & Gray, "Fast Algorithms for Convolutional Neural
-Networks"): m x m results at a time from (m + 2)^2 products instead of 9 m^2.
+Networks"): m x m results at a time from (m + 2)^2 products instead of 9 m^2, or, for a stride of 2, from (2 m + 1)^2.
 
     u = G w G'              once for each weight                       winograd_weight
-    v = B' d B              for each tile d of (m + 2)^2 elements      \
-    y = A' (sum(c: v u)) A  and the sums of products are (m + 2)^2     winograd_convolution
+    v = B' d B              for each tile d of as many elements        \
+    y = A' (sum(c: v u)) A  and the sums of products are as many       winograd_convolution
                             matrix products over channels              /
 
 Interpolation points are 0, 1, -1 for m = 2, and 0, +-1/sqrt(2), +-sqrt(2) for m = 4, which rounds several times
@@ -16,7 +16,7 @@ winograd_weight_gradient; or winograd_product_gradient in place of the last two,
 Neither is the transform of a weight for few tiles: winograd_taps puts the weight itself in the order it is read in.
 
 Channels last only; the weight's transform is stored in blocks of output channels as register tiles read them.
-Non-goals: strides, dilation, groups; another op computes those. Gradients are taken before a convolution becomes
+Non-goals: other strides, dilation, groups; another op computes those. Gradients are taken before a convolution becomes
 one of these.
 """
 
@@ -52,29 +52,51 @@ POINTS: dict[int, tuple[float, ...]] = {
     2: (0.0, 1.0, -1.0),
     4: (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0)),
 }
+OUTER_POINTS: dict[int, tuple[float, ...]] = {  # for two taps; opposite ones are neighbours
+    2: (1.0, -1.0),
+    4: (math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0)),
+}
+STRIDES = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
 class Matrices:
-    """The transforms of one dimension, in double precision. The last point is infinity."""
+    """The transforms of one dimension, in double precision."""
 
-    weight: np.ndarray  # G [m + 2, 3]
-    data: np.ndarray  # B' [m + 2, m + 2]
-    result: np.ndarray  # A' [m, m + 2]
+    weight: np.ndarray  # G [points, 3]
+    data: np.ndarray  # B' [points, points]: there are as many as elements of a tile of data
+    result: np.ndarray  # A' [m, points]
+
+
+def points_of(tile: int, stride: int = 1) -> int:
+    """Products of one dimension for a tile of results, and the elements that they are made of."""
+    return (tile - 1) * stride + TAPS
 
 
 @cache
-def matrices(tile: int) -> Matrices:
+def matrices(tile: int, stride: int = 1) -> Matrices:
+    """With a stride of 2 the outer taps meet even elements only and the middle tap odd ones, one for each result: the outer
+    two are interpolated, and products with the middle one are what they are."""
+    if stride == 1:
+        return interpolation(POINTS[tile], TAPS, tile)
+    outer = interpolation(OUTER_POINTS[tile], 2, tile)
+    size, even = points_of(tile, stride), tile + 1
+    weight, data, result = np.zeros((size, TAPS)), np.zeros((size, size)), np.zeros((tile, size))
+    weight[:even, ::2], data[:even, ::2], result[:, :even] = outer.weight, outer.data, outer.result
+    weight[even:, 1], data[even:, 1::2], result[:, even:] = 1.0, np.eye(tile), np.eye(tile)
+    return Matrices(weight, data, result)
+
+
+def interpolation(points: Sequence[float], taps: int, tile: int) -> Matrices:
     """Toom and Cook's construction: evaluate at the points, multiply, interpolate; transposed, so that data and
     result change places. What divides a point's product is left to the result, where it costs no operation: weights
-    are plain values of a polynomial."""
-    points = POINTS[tile]
-    size = tile + TAPS - 1
-    weight, data, result = np.zeros((size, TAPS)), np.zeros((size, size)), np.zeros((tile, size))
+    are plain values of a polynomial. The last point is infinity."""
+    size = tile + taps - 1
+    weight, data, result = np.zeros((size, taps)), np.zeros((size, size)), np.zeros((tile, size))
     for row, point in enumerate(points):
         others = [p for p in points if p != point]
         scale = 1 / math.prod(point - p for p in others)
-        weight[row] = [point**n for n in range(TAPS)]
+        weight[row] = [point**n for n in range(taps)]
         data[row, : size - 1] = np.poly(others)[::-1]
         result[:, row] = [point**n for n in range(tile)]
         if math.isclose(abs(scale), 1):
@@ -95,25 +117,27 @@ def _mirror(row: np.ndarray) -> np.ndarray:
     return np.where(np.arange(len(row)) % 2 == 0, row, -row)
 
 
-def tiles_of(axes: Sequence[Axis], tile: int) -> Tiles:
+def tiles_of(axes: Sequence[Axis], tile: int, stride: int = 1) -> Tiles:
     """The tiles of data that make tiles of results along these axes."""
     down, across = (symbolic.ceildiv(axis.count, tile) for axis in axes)
-    return Tiles(tuple(axes), (down, across), tile + TAPS - 1, tile)
+    return Tiles(tuple(axes), (down, across), points_of(tile, stride), tile * stride, stride)
 
 
-def data_windows(x: np.ndarray, axes: Sequence[Axis], tile: int) -> np.ndarray:
+def data_windows(x: np.ndarray, axes: Sequence[Axis], tile: int, stride: int = 1) -> np.ndarray:
     """[batch, channels, down, across, *tile] of [batch, y, x, channels], in double precision"""
-    size = tile + TAPS - 1
+    size, step = points_of(tile, stride), tile * stride
     grown = [
-        Axis(axis.size, size, tile, 1, axis.low, -(-int(axis.count) // tile) * tile + TAPS - 1 - axis.size - axis.low)  # type: ignore[arg-type]
+        Axis(axis.size, size, step, 1, axis.low, (-(-int(axis.count) // tile) - 1) * step + size - axis.size - axis.low)  # type: ignore[arg-type]
         for axis in axes
     ]
     return window_view(pad_array(np.moveaxis(x, -1, 1).astype(np.float64), grown), grown)
 
 
-def _require_tile(op: str, tile: int) -> None:
+def _require_tile(op: str, tile: int, stride: int = 1) -> None:
     if tile not in POINTS:
         raise OpTypeError(f"{op}: tiles of {tile} results; there are {', '.join(map(str, POINTS))}")
+    if stride not in STRIDES:
+        raise OpTypeError(f"{op}: a stride of {stride}; there are {', '.join(map(str, STRIDES))}")
 
 
 @dataclass(frozen=True)
@@ -123,15 +147,16 @@ class WinogradWeight(Op):
     tile: int
     columns: int  # output channels of a block
     blocks: int  # of a group
+    stride: int = 1
     differentiable = False
     cheap = False
     prepares = True
 
     def infer(self, w: TensorType) -> TensorType:
-        _require_tile(self.name, self.tile)
+        _require_tile(self.name, self.tile, self.stride)
         if w.rank != 4 or w.shape[:2] != (TAPS, TAPS) or w.dtype != f32 or not w.is_static:
             raise OpTypeError(f"{self.name} takes f32[3, 3, channels, channels], not {w!r}")
-        size = self.tile + TAPS - 1
+        size = points_of(self.tile, self.stride)
         _, _, channels, outputs = w.static_shape
         groups = -(-outputs // (self.columns * self.blocks))
         return w.with_shape((groups, size, size, self.blocks, channels, self.columns))
@@ -143,7 +168,7 @@ class WinogradWeight(Op):
 
     def evaluate_into(self, room: np.ndarray, *args: np.ndarray) -> None:
         (w,) = args
-        transform = matrices(self.tile).weight
+        transform = matrices(self.tile, self.stride).weight
         groups, size, _, blocks, channels, columns = room.shape
         width = blocks * columns
         step = max(1, PIECE // width)
@@ -165,7 +190,7 @@ class WinogradWeight(Op):
     def loops_for(
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
-        transform = Transform(matrices(self.tile).weight, target)
+        transform = Transform(matrices(self.tile, self.stride).weight, target)
         return OwnLoops(winograd_transforms.weight_loops(outputs[0], inputs[0], transform))
 
     @classmethod
@@ -173,6 +198,7 @@ class WinogradWeight(Op):
         yield Sample(cls(4, 16, 1), (f32[3, 3, 2, 16],))
         yield Sample(cls(2, 16, 2), (f32[3, 3, 3, 5],))
         yield Sample(cls(4, 8, 2), (f32[3, 3, 1, 19],))
+        yield Sample(cls(4, 16, 1, 2), (f32[3, 3, 2, 19],))
 
 
 @dataclass(frozen=True)
@@ -223,16 +249,17 @@ class WinogradConvolution(Op):
     order: WeightOrder | None = None
     columns: int = 0
     blocks: int = 0
+    stride: int = 1
     differentiable = False
     cheap = False
     rereads = True
     takes_epilogue = True
 
     def _axes(self, sizes: Sequence[object]) -> tuple[Axis, ...]:
-        return axes_of(self.name, sizes, (TAPS,) * 2, (1, 1), self.padding, (1, 1))  # type: ignore[arg-type]
+        return axes_of(self.name, sizes, (TAPS,) * 2, (self.stride,) * 2, self.padding, (1, 1))  # type: ignore[arg-type]
 
     def _transform(self) -> WinogradWeight:
-        return WinogradWeight(self.tile, self.columns, self.blocks)
+        return WinogradWeight(self.tile, self.columns, self.blocks, self.stride)
 
     def _transformed_type(self, w: TensorType) -> TensorType:
         """The type of the transform of the second operand."""
@@ -245,14 +272,14 @@ class WinogradConvolution(Op):
         return self._transform().infer(w.with_shape(tuple(w.shape[n] for n in weight_axes(self.order))))
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
-        _require_tile(self.name, self.tile)
+        _require_tile(self.name, self.tile, self.stride)
         u = self._transformed_type(w)
         if x.rank != 4 or u.rank != 6 or x.dtype != f32 or u.dtype != f32:
             raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels] and a winograd_weight, not {x!r}, {u!r}")
         batch, *sizes, channels = x.shape
         if not all(isinstance(d, int) for d in (channels, *u.shape)):
             raise OpTypeError(f"{self.name}: the numbers of channels are known, not as in {x!r} and {u!r}")
-        size = self.tile + TAPS - 1
+        size = points_of(self.tile, self.stride)
         groups, blocks, columns = (u.static_shape[n] for n in (0, 3, 5))
         if u.shape[1:3] != (size, size) or u.shape[4] != channels or groups != -(-self.outputs // (blocks * columns)):
             raise OpTypeError(
@@ -269,10 +296,10 @@ class WinogradConvolution(Op):
         elif self.order is not None:
             taps = w[:, :, ::-1, ::-1] if self.order == "adjoint" else w
             u = self._transform().evaluate(taps.transpose(weight_axes(self.order)))
-        made = matrices(self.tile)
+        made = matrices(self.tile, self.stride)
         batch, height, width, channels = x.shape
         axes = self._axes((height, width))
-        windows = data_windows(x, axes, self.tile)
+        windows = data_windows(x, axes, self.tile, self.stride)
         v = np.einsum("xa,yb,ncpqab->xynpqc", made.data, made.data, windows, optimize=True)
         weight = u.astype(np.float64).transpose(1, 2, 4, 0, 3, 5).reshape(*u.shape[1:3], channels, -1)
         products = np.einsum("xynpqc,xyco->xynpqo", v, weight[..., : self.outputs], optimize=True)
@@ -288,7 +315,7 @@ class WinogradConvolution(Op):
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
         x, w = inputs
-        made = matrices(self.tile)
+        made = matrices(self.tile, self.stride)
         axes = self._axes(x.shape[1:3])
         weight = winograd_loops.Weight(w)
         few = self._is_few(target, x, w)
@@ -299,7 +326,7 @@ class WinogradConvolution(Op):
             room = Buffer("u", w.dtype, shape, "arena")
             weight = winograd_loops.Weight(room, w, self.order, Transform(made.weight, target))
         nest = (FewTiles if few else winograd_loops.ConvolutionNest)(
-            tiles_of(axes, self.tile), axes, x, weight, outputs[0], Transform(made.data, target),
+            tiles_of(axes, self.tile, self.stride), axes, x, weight, outputs[0], Transform(made.data, target),
             Transform(made.result, target), finish,
         )  # fmt: skip
         return nest.loops()
@@ -310,7 +337,7 @@ class WinogradConvolution(Op):
         tiles = symbolic.product(tiles_of(self._axes(x.shape[1:3]), self.tile).counts)
         whole = x.shape[-1] % lanes == 0 and w.shape[-1] == lanes
         few = isinstance(tiles, int) and 0 < tiles <= most_tiles(self.tile, target)
-        return self.order == "blocked" and whole and few
+        return self.order == "blocked" and self.stride == 1 and whole and few
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -329,6 +356,8 @@ class WinogradConvolution(Op):
             for order in orders:
                 if order is None:
                     yield Sample(cls(tile, padding, outputs), (x, WinogradWeight(tile, columns, blocks).evaluate(w)))
+                    u = WinogradWeight(tile, columns, blocks, 2).evaluate(w)
+                    yield Sample(cls(tile, padding, outputs, stride=2), (x, u))
                     continue
                 stored = np.ascontiguousarray(w.transpose(inverse(weight_axes(order))))
                 yield Sample(cls(tile, padding, outputs, order, columns, blocks), (x, stored))
@@ -450,7 +479,7 @@ class WinogradWeightGradient(Op):
 
     def infer(self, u: TensorType) -> TensorType:
         _require_tile(self.name, self.tile)
-        points = (self.tile + TAPS - 1) ** 2
+        points = points_of(self.tile) ** 2
         if u.rank != 3 or u.dtype != f32 or not u.is_static or u.shape[0] != points:
             raise OpTypeError(f"{self.name} takes f32[{points}, channels, channels], not {u!r}")
         if self.order == "adjoint":

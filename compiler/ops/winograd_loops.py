@@ -67,8 +67,9 @@ class Sizes:
     shared: bool  # one block, whose groups are divided among threads
 
 
-def sizes_of(tile: int, tiles: Dim, channels: int, group: int, columns: int, target: Target, itemsize: int) -> Sizes:
-    points = (tile + 2) ** 2
+def sizes_of(
+    tile: int, points: int, tiles: Dim, channels: int, group: int, columns: int, target: Target, itemsize: int
+) -> Sizes:
     vectors_ = max(1, columns // target.lanes(itemsize))
     rows = max(1, (target.vector_registers - 1 - vectors_) // vectors_)
     data_bytes, product_bytes = points * itemsize * channels, points * itemsize * group * columns  # of a tile
@@ -110,7 +111,8 @@ class ConvolutionNest:
         self.groups, _, _, group, _, columns = constants(u.shape)
         self.width = self.target.lanes(x.dtype.itemsize)
         self.tiles = x.shape[0] * (tiles.counts[0] * tiles.counts[1])
-        self.sizes = sizes_of(tiles.step, self.tiles, self.channels, group, columns, self.target, x.dtype.itemsize)
+        cut = self.tiles, self.channels, group, columns
+        self.sizes = sizes_of(tiles.results, self.points, *cut, self.target, x.dtype.itemsize)
         self.group_width = group * columns
         self.v_shape = (self.points, self._stride(self.sizes.tiles * self.channels))
         self.m_shape = (self.points, self._stride(self.sizes.tiles * self.group_width))
@@ -347,8 +349,8 @@ class ConvolutionNest:
     def _result_tile(
         self, m: Buffer, part: Buffer, group: Dim, tile: Dim, t: Dim, base: Dim = 0
     ) -> tuple[Statement, ...]:
-        image, corner = self.places.place(tile)
-        y, x = (place + axis.low for place, axis in zip(corner, self.places.axes, strict=True))
+        image, _ = self.places.place(tile)
+        y, x = self.places.result(tile)
         height, width = (axis.count for axis in self.results)
         first = group * self.group_width
 
@@ -367,7 +369,7 @@ class ConvolutionNest:
                         made.append(If(exists, stored))
                 return made
 
-            rows = symbolic.minimum(self.places.step, height - y)
+            rows = symbolic.minimum(self.places.results, height - y)
             return [*self.result.first(part, product, lane), *self.result.second(part, results, lane, rows)]
 
         count: Dim = self.group_width

@@ -92,6 +92,18 @@ class Tiles:
     counts: tuple[Dim, Dim]  # tiles down and across
     size: int
     step: int
+    stride: int = 1  # elements from one result to the next
+
+    @property
+    def results(self) -> int:
+        """Results of a tile, down and across."""
+        return self.step // self.stride
+
+    def result(self, tile: Dim) -> tuple[Dim, Dim]:
+        """Where the results of a tile start."""
+        down, across = self.counts
+        rest = tile % (down * across)
+        return rest // across * self.results, rest % across * self.results
 
     def place(self, tile: Dim) -> tuple[Dim, tuple[Dim, Dim]]:
         """(image, where the tile starts, in elements)"""

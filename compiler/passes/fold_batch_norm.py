@@ -159,7 +159,8 @@ def distribute_scale(builder: Builder, value: Value) -> Value | None:
 
 @rule(Add, Sub)
 def merge_shifts(builder: Builder, value: Value) -> Value | None:
-    """(y + b) + c -> y + (b + c), b and c constants over a product y"""
+    """(y + b) + c -> y + (b + c), (y - b) + c -> y + (c - b), b and c constants over a product y. An addition, because a
+    product can begin with what is added to it."""
     y, shift = value.args
     if isinstance(value.op, Add) and _is_channel_constant(y):
         y, shift = shift, y
@@ -170,8 +171,9 @@ def merge_shifts(builder: Builder, value: Value) -> Value | None:
         return None
     if isinstance(y.op, Add):
         return builder.emit(Add(), inner, _merged(builder, value.op, first, shift))
-    other = Sub() if isinstance(value.op, Add) else Add()
-    return builder.emit(Sub(), inner, _merged(builder, other, first, shift))
+    if isinstance(value.op, Add):
+        return builder.emit(Add(), inner, _merged(builder, Sub(), shift, first))
+    return builder.emit(Sub(), inner, _merged(builder, Add(), first, shift))
 
 
 def _merged(builder: Builder, op: object, left: Value, right: Value) -> Value:

@@ -7,7 +7,7 @@
                                           winograd_product_gradient(winograd_data(x), winograd_cotangent(g))
                                           where there are more products than numbers that they are made of
 
-for channels last, stride 1, no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
+for channels last, stride 1 (of a constant weight also 2), no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
 units of one vector multiply-add; the weight's transform is larger than the weight, so reading it counts too.
 A weight that is constant is transformed when the program is made; for very few tiles it is only put in order, and
 transformed in registers, which is less time than waiting for its transform. One that changes is read as it stands, channels first
@@ -21,6 +21,7 @@ Invariant: the choice does not depend on the batch, so neither do the bits of a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
@@ -36,6 +37,7 @@ from ingot.compiler.ops.movement import Flip
 from ingot.compiler.ops.structure import Reshape, Transpose, inverse
 from ingot.compiler.ops.winograd import (
     POINTS,
+    STRIDES,
     TAPS,
     WinogradConvolution,
     WinogradCotangent,
@@ -44,6 +46,7 @@ from ingot.compiler.ops.winograd import (
     WinogradTaps,
     WinogradWeight,
     WinogradWeightGradient,
+    points_of,
 )
 from ingot.compiler.ops.winograd_loops import STACK_BYTES
 from ingot.compiler.ops.winograd_products import is_whole
@@ -61,7 +64,7 @@ FREE_SIZE = 32  # of an image, that choices are made for where it is not known
 
 # Estimates, in the time of one vector multiply-add, from measurements of single layers.
 EFFICIENCY = 0.8  # of the multiply-adds of a direct convolution
-DATA_COST = {2: 95, 4: 340}  # transforming one vector of channels of a tile
+DATA_COST = {2: 95, 4: 340}  # transforming one vector of channels of a tile; in proportion where it has more points
 RESULT_COST = {2: 55, 4: 160}
 BYTES = 1 / 8  # of a vector that arrive from memory
 OVERLAP = 0.4  # of the lesser of computing and reading is not hidden behind the other
@@ -138,8 +141,9 @@ def _convolution(builder: Builder, value: Value, way: Way, target: Target, repea
         taps = builder.emit(WinogradTaps(lanes), w)
         return builder.emit(WinogradConvolution(tile, op.padding, outputs, "blocked", columns, blocks), x, taps)
     if repeated or is_constant(w):
-        u = builder.emit(WinogradWeight(tile, columns, blocks), w)
-        return builder.emit(WinogradConvolution(tile, op.padding, outputs), x, u)
+        stride = op.strides[0]
+        u = builder.emit(WinogradWeight(tile, columns, blocks, stride), w)
+        return builder.emit(WinogradConvolution(tile, op.padding, outputs, stride=stride), x, u)
     source, order = stored_weight(w)
     if columns * transformed_bytes(value, tile) > target.l2_bytes:
         blocks = 1  # its transform is made and read at once, as near as can be
@@ -150,7 +154,7 @@ def transformed_bytes(value: Value, tile: int) -> int:
     """Of the transform of the weight of one output channel."""
     channels = value.args[0].tensor.shape[-1]
     assert isinstance(channels, int)
-    return (tile + TAPS - 1) ** 2 * channels * value.tensor.dtype.itemsize
+    return points_of(tile) ** 2 * channels * value.tensor.dtype.itemsize
 
 
 def stored_weight(w: Value) -> tuple[Value, WeightOrder]:
@@ -193,7 +197,8 @@ def choose(value: Value, target: Target, repeated: bool = False) -> Way | None:
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
-    if not is_possible(op, x, w.shape):
+    strides = STRIDES if repeated or is_constant(w) else (1,)
+    if not is_possible(op, x, w.shape, strides):
         return None
     costs = {Way(tile): winograd_cost(value, tile, target) for tile in POINTS}
     for tile in POINTS:
@@ -228,11 +233,12 @@ def _best(direct: float, costs: dict[Choice, float]) -> Choice | None:
     return best if costs[best] < GAIN * direct else None
 
 
-def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> bool:
-    plain = op.strides == op.dilation == (1, 1) and op.groups == 1 and op.layout == "channels_last"
+def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...], strides: Sequence[int] = (1,)) -> bool:
+    square = op.dilation == (1, 1) and any(op.strides == (stride, stride) for stride in strides)
+    plain = square and op.groups == 1 and op.layout == "channels_last"
     static = all(isinstance(d, int) for d in (x.shape[-1], *weight))
     padded = all(isinstance(p, int) for side in op.padding for p in side)
-    size = max(POINTS) + TAPS - 1
+    size = points_of(max(POINTS), op.strides[0])
     tile_bytes = size * size * f32.itemsize * weight[2]  # of all channels
     small = static and symbolic.less(STACK_BYTES, tile_bytes) is not True
     return plain and small and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
@@ -246,14 +252,14 @@ def direct_cost(value: Value, target: Target) -> float:
 
 def winograd_cost(value: Value, tile: int, target: Target) -> float:
     products, transforms = _work(value, tile, target)
-    reading = _reading(value, (tile + TAPS - 1) ** 2, target)
+    reading = _reading(value, _points(value, tile), target)
     making = 0.0 if is_constant(value.args[1]) else MAKING * reading
     return _together(products, reading) + transforms + making
 
 
 def can_pass(value: Value, tile: int, target: Target) -> bool:
     _, height, width, _, channels, lanes = _sizes(value, target)
-    return channels % lanes == 0 and -(-height // tile) * -(-width // tile) <= most_tiles(tile, target)
+    return _stride(value) == 1 and channels % lanes == 0 and -(-height // tile) * -(-width // tile) <= most_tiles(tile, target)
 
 
 def passing_cost(value: Value, tile: int, target: Target) -> float:
@@ -268,10 +274,21 @@ def _work(value: Value, tile: int, target: Target) -> tuple[float, float]:
     """The time of all products, and of the transforms of data and of results."""
     batch, height, width, outputs, channels, lanes = _sizes(value, target)
     tiles = batch * -(-height // tile) * -(-width // tile)
-    products = tiles * (tile + TAPS - 1) ** 2 * channels * _vectors(outputs, lanes)
-    data = tiles * DATA_COST[tile] * _vectors(channels, lanes)
-    results = tiles * RESULT_COST[tile] * _vectors(outputs, lanes)
+    points = _points(value, tile)
+    products = tiles * points * channels * _vectors(outputs, lanes)
+    larger = points / points_of(tile) ** 2
+    data = tiles * larger * DATA_COST[tile] * _vectors(channels, lanes)
+    results = tiles * larger * RESULT_COST[tile] * _vectors(outputs, lanes)
     return products, data + results
+
+
+def _stride(value: Value) -> int:
+    return value.op.strides[0]  # type: ignore[attr-defined]
+
+
+def _points(value: Value, tile: int) -> int:
+    """Products of a tile of results for each pair of channels."""
+    return points_of(tile, _stride(value)) ** 2
 
 
 def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float]]:
@@ -287,7 +304,7 @@ def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float
     direct = CHANGING_BATCH * height * width * TAPS * TAPS * channels * across / EFFICIENCY
     costs = {}
     for tile in POINTS:
-        points = (tile + TAPS - 1) ** 2
+        points = points_of(tile) ** 2
         tiles = CHANGING_BATCH * -(-height // tile) * -(-width // tile)
         products = points * tiles * channels * across / EFFICIENCY
         transforms = tiles * (DATA_COST[tile] * _vectors(channels, lanes) + RESULT_COST[tile] * across)

@@ -75,6 +75,12 @@ class Contraction:
     product: str = "mul"  # of elements; others of words that hold several each (words.py)
     elements: int = 1  # of a word
     gathered: bool = False  # a row axis is several of the left operand's: it is cheap to read only when packed
+    start: Scalar | None = None  # what sums begin with, the same for all rows; 0 if it is None (starts.py)
+
+    def first(self, at: Mapping[Dim, Dim]) -> Scalar:
+        """What the sum of an element begins with."""
+        neutral = self.form.accumulations[0].neutral
+        return neutral if self.start is None else scalars.substitute(self.start, at)
 
 
 Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
@@ -550,7 +556,7 @@ class PanelNest:
 
         chain = (
             Alloc(sums),
-            *tile.clear(each, [sums], self.form),
+            *self._begin(each, sums, chunk),
             *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
         )
         if chunk.first is None or chunk.last is None:
@@ -562,6 +568,14 @@ class PanelNest:
         fetch = self._fetch_operands(each)
         operands = (If(last, fetch),) if fetch else ()
         return (*self._fetch_partial(each), *operands, *chain, *self._add_chunk(each, sums, first, last))
+
+    def _begin(self, each: Tile, sums: Buffer, chunk: Chunk) -> tuple[Statement, ...]:
+        """Sums of the first chunk begin with the start of the contraction, others with 0."""
+        zeros = tile.clear(each, [sums], self.form)
+        if self.found.start is None:
+            return zeros
+        start = each.spread(lambda r, lane: [Store(sums, (r, lane), self.found.first(each.at(r, lane)))])
+        return start if chunk.first is None else (If(chunk.first, start, zeros),)
 
     def _fetch_operands(self, each: Tile) -> tuple[Statement, ...]:
         """What the epilogue reads of matrices as large as the result comes a few columns of many rows at a time,

@@ -13,7 +13,7 @@ Non-goal: packing; rows by the dozen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
@@ -97,8 +97,12 @@ class StreamNest:
         sizes = (self.tiles.vectors * self.tiles.width, self.tiles.width)
         columns = tile.cover_block(self.extent, strip, size, sizes, masked=True)
 
-        def clear(each: Tile) -> tuple[Statement, ...]:
-            return each.spread(lambda r, lane: [Store(*self._place(each, chunk, r, lane), self.accumulation.neutral)])
+        def begin(each: Tile) -> tuple[Statement, ...]:
+            return each.spread(lambda r, lane: [Store(*self._place(each, chunk, r, lane), first(each.at(r, lane)))])
+
+        def first(at: Mapping[Dim, Dim]) -> Scalar:
+            is_first = ir.predicate(chunk, "eq", 0)
+            return ir.select(is_first, self.found.first(at), self.accumulation.neutral)
 
         def sweep(point: Dim, count: int) -> tuple[Statement, ...]:
             left, lets = self._left(start + point, count)
@@ -110,7 +114,7 @@ class StreamNest:
         streams = self.tiles.unroll
         done = extent // streams * streams
         return (
-            *self._panels(strip * size, columns, clear),
+            *self._panels(strip * size, columns, begin),
             *build.loop("k", extent // streams, lambda k: sweep(k * streams, streams)),
             *build.loop("k", extent - done, lambda k: sweep(done + k, 1)),
         )

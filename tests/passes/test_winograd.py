@@ -21,6 +21,7 @@ from ingot.compiler.ops.winograd import (
     WinogradTaps,
     WinogradWeight,
     WinogradWeightGradient,
+    matrices,
 )
 from ingot.compiler.ops.winograd_loops import STACK_BYTES, sizes_of
 from ingot.compiler.ops.winograd_transforms import weight_axes
@@ -65,7 +66,9 @@ def test_few_tiles_with_a_large_weight_read_the_smaller_transform():
 @pytest.mark.parametrize(
     ("x", "w", "fields"),
     [
-        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], {"strides": (2, 2)}),
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], {"strides": (3, 3)}),
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], {"strides": (2, 1)}),
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], {"strides": (2, 2), "role": "argument"}),
         (f32[1, 28, 28, 64], f32[3, 3, 64, 64], {"dilation": (2, 2)}),
         (f32[1, 28, 28, 64], f32[3, 3, 32, 64], {"groups": 2}),
         (f32[1, 28, 28, 64], f32[5, 5, 64, 64], {}),
@@ -74,11 +77,52 @@ def test_few_tiles_with_a_large_weight_read_the_smaller_transform():
         (f32[1, 28, 28, 1], f32[3, 3, 1, 8], {}),
         (f32[1, 64, 28, 28], f32[64, 64, 3, 3], {"layout": "channels_first"}),
     ],
-    ids=["stride", "dilation", "groups", "5x5", "1x1", "f64", "one channel", "channels first"],
+    ids=["stride", "strides", "changing stride", "dilation", "groups", "5x5", "1x1", "f64", "one channel", "channels first"],
 )  # fmt: skip
 def test_others_stay_as_they_are(x: TensorType, w: TensorType, fields: dict[str, object]):
     graph = graph_of(x, w, **fields)
     assert names(Winograd()(graph)) == ["convolution"]
+
+
+TWO = {"strides": (2, 2)}
+
+
+def test_a_stride_of_two_is_interpolated_where_a_weight_is_constant():
+    """The larger tile, unless its weight, with 81 products for 16 results, takes longer to read."""
+    for size, channels, tile in ((56, 128, 4), (28, 256, 2), (112, 32, 4)):
+        graph = Winograd()(graph_of(f32[1, size, size, channels], f32[3, 3, channels, channels], **TWO))
+        assert names(graph) == ["winograd_weight", "winograd_convolution"]
+        assert [(v.op.tile, v.op.stride) for v in graph.body if isinstance(v.op, WinogradConvolution)] == [(tile, 2)]
+    assert names(Winograd()(graph_of(f32[1, 224, 224, 3], f32[3, 3, 3, 32], **TWO))) == ["convolution"]
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+def test_matrices_of_a_stride_of_two_compute_it(tile: int):
+    made = matrices(tile, 2)
+    rng = np.random.default_rng(4)
+    data, taps = rng.standard_normal(2 * tile + 1), rng.standard_normal(3)
+    expected = [data[2 * n : 2 * n + 3] @ taps for n in range(tile)]
+    np.testing.assert_allclose(made.result @ ((made.weight @ taps) * (made.data @ data)), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize("padding", [((1, 1), (1, 1)), ((0, 1), (0, 1)), ((2, 0), (-1, 3))])
+@pytest.mark.parametrize("channels", [24, 256])
+def test_a_stride_of_two_is_within_the_bound_for_every_size(target: str, padding: object, channels: int):
+    fields = {**TWO, "padding": padding}
+    graph = graph_of(f32["n", "height", "width", channels], f32[3, 3, channels, 40], **fields)
+    assert tiles_of(Winograd()(graph)) == [4]
+    program = compile_graph(graph, Options(cache=False, target=target)).program
+    run, alone = Executable(program, threads=2), Executable(program, threads=1)
+    rng = np.random.default_rng(8)
+    weight = graph.constants["w"].astype(np.float64)
+    for shape in ((2, 3, 5), (1, 4, 4), (3, 9, 2), (1, 30, 33), (2, 41, 17)):
+        image = (rng.standard_normal((*shape, channels)) + 1).astype(np.float32)
+        exact = Convolution(**{**PLAIN, **fields}).evaluate(image.astype(np.float64), weight)  # type: ignore[arg-type]
+        found = np.asarray(run(image))
+        assert found.shape == exact.shape
+        assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max(), shape
+        np.testing.assert_array_equal(np.asarray(alone(image[-1:])), found[-1:])
 
 
 def test_where_the_size_of_the_image_is_free_a_middling_one_decides():
@@ -122,17 +166,21 @@ def test_blocks_are_as_wide_as_register_tiles():
 
 
 @pytest.mark.parametrize(
-    ("x", "w"),
+    ("x", "w", "stride"),
     [
-        (f32[1, 28, 28, 64], f32[3, 3, 64, 64]),
-        (f32[2, 13, 15, 24], f32[3, 3, 24, 40]),
-        (f32[1, 7, 7, 512], f32[3, 3, 512, 64]),
-        (f32[3, 30, 30, 16], f32[3, 3, 16, 20]),
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], 1),
+        (f32[2, 13, 15, 24], f32[3, 3, 24, 40], 1),
+        (f32[1, 7, 7, 512], f32[3, 3, 512, 64], 1),
+        (f32[3, 30, 30, 16], f32[3, 3, 16, 20], 1),
+        (f32[1, 28, 28, 64], f32[3, 3, 64, 64], 2),
+        (f32[2, 41, 39, 24], f32[3, 3, 24, 40], 2),
+        (f32[1, 14, 14, 512], f32[3, 3, 512, 64], 2),
     ],
 )
 @pytest.mark.parametrize("kind", ["normal", "positive", "cancelling"])
-def test_the_error_is_within_its_bound(x: TensorType, w: TensorType, kind: str):
-    graph = graph_of(x, w)
+def test_the_error_is_within_its_bound(x: TensorType, w: TensorType, kind: str, stride: int):
+    fields = {**PLAIN, "strides": (stride, stride)}
+    graph = graph_of(x, w, **fields)
     assert tiles_of(Winograd()(graph))
     rng = np.random.default_rng(3)
     image = rng.standard_normal(x.static_shape)
@@ -141,7 +189,7 @@ def test_the_error_is_within_its_bound(x: TensorType, w: TensorType, kind: str):
     if kind == "cancelling":
         image += 10
     image = image.astype(np.float32)
-    exact = Convolution(**PLAIN).evaluate(image.astype(np.float64), graph.constants["w"].astype(np.float64))  # type: ignore[arg-type]
+    exact = Convolution(**fields).evaluate(image.astype(np.float64), graph.constants["w"].astype(np.float64))  # type: ignore[arg-type]
     found = np.asarray(Executable(compile_graph(graph, Options(cache=False)).program)(image))
     assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
     meaning = run_graph(Winograd()(graph), {"x": image, "w": graph.constants["w"]})[0]
@@ -219,17 +267,18 @@ def test_a_block_of_many_channels_has_fewer_tiles(channels: int, outputs: int):
 
 
 @pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "x86-64-v4"])
-def test_blocks_of_tiles_fit_on_the_stack(name: str):
+@pytest.mark.parametrize(("points", "most"), [(36, 7000), (81, 3100)])
+def test_blocks_of_tiles_fit_on_the_stack(name: str, points: int, most: int):
     """However many channels, tiles or columns."""
     target = Target.named(name)
-    for channels in (16, 128, 512, 2048, 7000):
+    for channels in (16, 128, 512, 2048, most):
         for tiles in (3, 16, 49, 64, 200, ingot.dim("n")):
             for group, vectors in ((1, 1), (4, 2)):
                 columns = vectors * target.lanes(4)
-                sizes = sizes_of(4, tiles, channels, group, columns, target, 4)
+                sizes = sizes_of(4, points, tiles, channels, group, columns, target, 4)
                 assert sizes.shared or sizes.tiles % sizes.rows == 0
-                assert sizes.shared or 36 * 4 * sizes.tiles * channels <= STACK_BYTES
-                assert 36 * 4 * sizes.tiles * group * columns <= STACK_BYTES
+                assert sizes.shared or points * 4 * sizes.tiles * channels <= STACK_BYTES
+                assert points * 4 * sizes.tiles * group * columns <= STACK_BYTES
 
 
 @pytest.mark.parametrize(("size", "channels", "outputs"), [(36, 512, 16), (32, 16, 128)])

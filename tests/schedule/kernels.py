@@ -190,6 +190,20 @@ def strided_panels(size: int, blocks: int, k: int, columns: int) -> Kernel:
     return Kernel("panels", (x, w), (y,), (Definition(y, index, product),))
 
 
+def matmul_bias(m: Dim, n: Dim, k: Dim, dtype: DType = f32, across: bool = True) -> Kernel:
+    """y = relu(a @ b + bias) with a bias for each column, or for each row"""
+    wide = dtype.compute
+    a, b, y = Buffer("a", dtype, (m, k)), Buffer("b", dtype, (k, n)), Buffer("y", dtype, (m, n))
+    bias, sums = Buffer("bias", dtype, (n if across else m,)), Buffer("sums", dtype, (m, n))
+    i, j = axes((m, n))
+    product = reduction(
+        "sum", (k,), lambda k: apply("mul", cast(Load(a, (i, k)), wide), cast(Load(b, (k, j)), wide))
+    )
+    biased = apply("add", Load(bias, (j if across else i,)), cast(Load(sums, (i, j)), dtype))
+    definitions = (Definition(sums, (i, j), cast(product, dtype)), Definition(y, (i, j), relu(biased)))
+    return Kernel("matmul", (a, b, bias), (y,), definitions)
+
+
 def matmul_residual(m: Dim, n: Dim, k: Dim) -> Kernel:
     """y = a @ b + residual"""
     a, b = Buffer("a", f32, (m, k)), Buffer("b", f32, (k, n))

@@ -115,6 +115,20 @@ def test_register_tiles_fit_the_registers(rows, columns, width, registers, expec
     assert height * vectors + (vectors if height > 1 else 0) + 1 <= registers
 
 
+def test_tiles_of_short_sums_are_wide():
+    """Beginning and ending a tile counts there: three vectors, where that divides the columns and costs no rows."""
+    wide = replace(TARGET, vector_registers=32)
+    assert register_tile(1000, 96, 16, wide, depth=16) == (8, 3)
+    assert register_tile(1000, 96, 16, wide, depth=64) == (8, 2)
+    assert register_tile(1000, 64, 16, wide, depth=16) == (8, 2)
+    assert register_tile(1000, 96, 8, replace(TARGET, vector_registers=16), depth=16) == (6, 2)
+
+
+@pytest.mark.parametrize(("depth", "unroll"), [(16, 16), (24, 24), (25, 4), (3, 4)])
+def test_short_sums_are_written_out(depth, unroll):
+    assert schedule(kernels.matmul(64, 96, depth), TARGET).decisions["unroll"] == unroll
+
+
 @pytest.mark.parametrize(("columns", "points"), [(16, 32), (37, 43), (75, 20), (9, 7)])
 def test_an_operand_that_is_stored_along_the_sum_is_packed_in_squares(columns, points):
     """Whole squares, the columns beside them and the points below them: the bits of the operand stored the other way."""
@@ -209,8 +223,8 @@ def test_the_next_stored_panel_is_fetched_ahead():
     np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
 
 
-@pytest.mark.parametrize(("panels", "expected"), [(3, False), (64, True)])
-def test_only_what_the_second_cache_cannot_hold_is_fetched_ahead(panels, expected):
+@pytest.mark.parametrize(("panels", "expected"), [(1, False), (3, True)])
+def test_only_what_the_first_cache_cannot_hold_is_fetched_ahead(panels, expected):
     scheduled = schedule(kernels.panels(13, panels, 256, 16), TARGET)
     assert scheduled.decisions["fetch_panels"] == expected
 

@@ -95,6 +95,7 @@ def test_every_choice_of_blocks_gives_the_same_bits(kernel: Kernel, dims: Dims):
     inputs = inputs_of(kernel, dims)
     choices = [{}, {"pixels": 1}, {"pixels": 3, "vectors": 2}, {"pixels": 2, "vectors": 1, "width": 4}]
     choices += [{"group": 8, "vectors": 1}, {"group": 3, "vectors": 1}]
+    choices += [{"pixels": 2, "strip": 1}, {"pixels": 2, "strip": 3}, {"pixels": 3, "strip": 100}]
     results = [
         run(schedule(kernel, TARGET, ScheduleOptions(recipe="windows", decisions=c)), kernel, inputs, dims)[0]
         for c in choices
@@ -137,12 +138,23 @@ def test_native_code_stays_within_its_memory(native, number: int, target: str):
     assert_close(arrays[len(inputs) :], run_kernel(kernel, inputs, dims), kernel)
 
 
-def test_tall_windows_go_through_some_channels_at_a_time():
-    """Five rows of 28 pixels and all channels are more than the first cache has; a third of that fits."""
-    target = Target.named("x86-64-v3")
-    tall = schedule(depthwise(1, 28, 120, 5, 1, ((2, 2), (2, 2))), target)
-    group = tall.decisions["group"]
-    assert isinstance(group, int)
-    assert group < 120
-    assert 5 * 28 * group * 4 <= target.l1_bytes
-    assert schedule(depthwise(1, 28, 120, 3, 1, ONE), target).decisions["group"] == 120
+def test_rows_that_windows_read_stay_in_half_of_the_first_cache():
+    """Results are gone through in strips, row by row, and a few channels at a time where even a block of all is too much."""
+    target = Target.named("x86-64-v4")
+
+    def near(size: int, channels: int, taps: int, stride: int = 1) -> tuple[object, ...]:
+        border = (taps // 2, taps // 2)
+        decisions = schedule(depthwise(1, size, channels, taps, stride, (border, border)), target).decisions
+        return tuple(decisions[name] for name in ("pixels", "group", "strip"))
+
+    assert near(112, 32, 3) == (8, 32, 5)  # 3 rows of 42 pixels
+    assert near(28, 144, 3) == (7, 144, 1)  # 3 rows of 9 pixels
+    assert near(14, 576, 3) == (7, 144, 1)  # a quarter of the channels
+    assert near(28, 120, 5) == (7, 64, 1)
+    assert near(14, 16, 3) == (7, 16, 2)  # all of a line
+    assert near(56, 576, 3) == (8, 576, 1)  # too large for the second cache: all channels, in order
+
+
+def test_windows_of_one_row_are_gone_through_line_by_line():
+    decisions = schedule(depthwise(1, (40, 64), 512, (1, 3), 1, ((0, 0), (1, 1))), TARGET).decisions
+    assert (decisions["group"], decisions["strip"]) == (512, 8)

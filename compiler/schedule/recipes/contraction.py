@@ -39,6 +39,7 @@ from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.starts import with_start
 from ingot.compiler.schedule.streams import StreamNest
 from ingot.compiler.schedule.tile import SUMS
 from ingot.compiler.schedule.words import in_words
@@ -57,6 +58,7 @@ DECODED_VECTORS = 4  # of a tile whose right operand is made of several others: 
 STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the left operand stay in registers, and else
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 MOST_VECTORS = 8  # of a register tile: a single row
+SHORT_SUM = 24  # products of a sum that is written out, for which beginning and ending it counts
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
 GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
@@ -76,7 +78,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     found = classify(form)
     if found is None:
         return None
-    found = in_words(gathered(found, target), target)
+    found = with_start(in_words(gathered(found, target), target))
     form = found.form
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
@@ -133,9 +135,10 @@ def gathered(found: Contraction, target: Target) -> Contraction:
     if not isinstance(outer, int) or not isinstance(inner, int) or symbolic.less(columns, GATHERED_COLUMNS) is not False:
         return found
     width = target.lanes(form.accumulations[0].dtype.itemsize)
+    depth = symbolic.product(form.reduced_extents)
 
     def time(rows: int) -> float:
-        height, vectors = register_tile(rows, form.kept_extents[-1], width, target)
+        height, vectors = register_tile(rows, form.kept_extents[-1], width, target, depth)
         return tiles_time(rows, height, vectors)
 
     if time(outer * inner) > GATHERING_GAIN * outer * time(inner):
@@ -154,7 +157,8 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     width = target.lanes(form.accumulations[0].dtype.itemsize)
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
-    rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target)
+    depth = symbolic.product(form.reduced_extents)
+    rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target, depth)
     vectors = _whole_blocks(found, vectors, width)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
@@ -193,14 +197,17 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     )
 
 
-def register_tile(rows: Dim, columns: Dim, width: int, target: Target) -> tuple[int, int]:
+def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Dim = CHAIN) -> tuple[int, int]:
     """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast are in
-    registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave
-    registers for more vectors. There are no more rows than the first cache has ways: rows a multiple of 4096 bytes
-    apart have their lines in the same place of it, and taller tiles are not faster in any case."""
+    registers. Two vectors are best when there are many rows, and three when these are all columns, or divide them and the
+    sums are short, so that beginning and ending a tile takes a part of its time; fewer rows leave registers for more
+    vectors. There are no more rows than the first cache has ways: rows a multiple of 4096 bytes apart have their lines in
+    the same place of it, and taller tiles are not faster in any case."""
     registers = target.vector_registers
     vectors = 3 if columns == 3 * width else 2
-    height = tallest = min(target.l1_ways, (registers - 1 - vectors) // vectors)
+    height = tallest = _tallest(vectors, target)
+    if isinstance(columns, int) and columns % (3 * width) == 0 and _tallest(3, target) == tallest:
+        vectors = 3 if symbolic.less_equal(depth, SHORT_SUM) is True else vectors
     if isinstance(columns, int) and columns <= width:
         vectors = 1
         height = min(target.l1_ways, registers - 2)
@@ -213,6 +220,10 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target) -> tuple[
     if isinstance(columns, int):
         vectors = max(1, min(vectors, -(-columns // width)))
     return height, vectors
+
+
+def _tallest(vectors: int, target: Target) -> int:
+    return min(target.l1_ways, (target.vector_registers - 1 - vectors) // vectors)
 
 
 def _height(rows: int, tallest: int, vectors: int) -> int:
@@ -300,12 +311,12 @@ def _packed_panels(found: Contraction) -> int:
 
 
 def _fetch_panels(found: Contraction, width: int, target: Target) -> bool:
-    """Whether the right operand comes from beyond the second cache, in whole vectors, while several tiles of rows
-    compute with the panel before."""
+    """Whether the right operand comes from beyond the first cache, in whole vectors, while several tiles of rows compute
+    with the panel before. What the second cache could hold is seldom there: other layers were computed meanwhile."""
     right = found.right
     if not isinstance(right, Load) or not found.row_axes:
         return False
-    large = symbolic.less_equal(target.l2_bytes, right.buffer.type.size * right.dtype.itemsize) is True
+    large = symbolic.less_equal(target.l1_bytes, right.buffer.type.size * right.dtype.itemsize) is True
     return large and scalars.group_stride(right, found.form.kept[-1], width) == 1
 
 
@@ -329,9 +340,14 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
 
 
 def _unrolled(found: Contraction, left_steps: int) -> int:
-    """Steps of the reduced axis in one iteration. Sums of integers may be added in any order, and LLVM adds those of
-    several steps first, for which there are no registers."""
-    return max(UNROLL, left_steps) if found.form.accumulations[0].dtype.is_float else 1
+    """Steps of the reduced axis in one iteration: all of a short sum. Sums of integers may be added in any order, and LLVM
+    adds those of several steps first, for which there are no registers."""
+    if not found.form.accumulations[0].dtype.is_float:
+        return 1
+    *outer, last = found.form.reduced_extents
+    if not outer and isinstance(last, int) and last <= SHORT_SUM:
+        return max(UNROLL, left_steps, last)
+    return max(UNROLL, left_steps)
 
 
 def _streams(found: Contraction, rows: int, target: Target) -> int:

@@ -13,7 +13,7 @@ Non-goals: large windows (global pooling is a reduction like others), windows al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import loops, symbolic
@@ -32,7 +32,6 @@ from ingot.compiler.target import Target
 MOST_TAPS = 64
 SUMS = 8  # independent accumulators that hide the latency of an addition
 LEAST_BLOCKS = 8  # blocks of rows to divide among threads; twice the cores if these are more
-TALL = 4  # rows of a window from which reading them again takes time
 UNROLLED_STEPS = 64  # vector operations of a block that are written out instead of looping over taps
 
 
@@ -43,6 +42,7 @@ class WindowDecision:
     vectors: int  # vectors of channels of a block
     unrolled: bool  # all taps are written out
     group: int  # channels that are gone through row after row, so that rows are near when the next windows need them
+    strip: int  # blocks of results side by side that are gone through row after row, for the same reason
     axis: int = -1  # outer axis that is cut for threads
     block: int = 0  # its steps in a block
 
@@ -148,9 +148,8 @@ def decide(taps: Taps, target: Target, options: ScheduleOptions) -> WindowDecisi
     extent, channels = form.kept_extents[-2:]
     assert isinstance(extent, int)
     assert isinstance(channels, int)
-    sums = SUMS * target.vector_registers // 16
-    vectors = 1 if extent < 2 * sums else min(2, -(-channels // width))
-    pixels = -(-extent // -(-extent // (sums // vectors)))  # blocks of equal length
+    vectors = 1
+    pixels = -(-extent // -(-extent // SUMS))  # blocks of equal length
     count = symbolic.product(form.reduced_extents)
     assert isinstance(count, int)
     free = not any(_mentions_any(c, _reduced(taps, taps.moving)) for c in taps.conditions)
@@ -160,7 +159,7 @@ def decide(taps: Taps, target: Target, options: ScheduleOptions) -> WindowDecisi
         weight = count * partition.weight_of([], [taps.body]) * extent * channels
         cut = partition.cut(form.kept_extents[:-2], weight)
         axis, block = (cut.axis, _taller(form.kept_extents[cut.axis], cut.block, target)) if cut else (-1, 0)
-    return WindowDecision(width, pixels, vectors, unrolled, _group(taps, vectors * width, target), axis, block)
+    return WindowDecision(width, pixels, vectors, unrolled, *_near(taps, pixels, vectors * width, target), axis, block)
 
 
 def _taller(extent: Dim, block: int, target: Target) -> int:
@@ -170,24 +169,49 @@ def _taller(extent: Dim, block: int, target: Target) -> int:
     return max(block, partition.balanced(extent, -(-extent // max(LEAST_BLOCKS, 2 * target.cores))))
 
 
-def _group(taps: Taps, unit: int, target: Target) -> int:
-    """Channels, in whole tiles, for which all rows that a line of results reads stay in the first cache. Only tall
-    windows over what the second cache nearly holds gain from it: memory farther away is best read in order."""
+def _near(taps: Taps, pixels: int, unit: int, target: Target) -> tuple[int, int]:
+    """(group, strip): channels and blocks for which all rows that a line of results reads stay in half of the first cache,
+    so that each is fetched once and not by every line that reads it. All channels of an image that the second cache does
+    not nearly hold: memory farther away is best read in order."""
     form = taps.form
-    channels = form.kept_extents[-1]
+    extent, channels = form.kept_extents[-2:]
     rows = symbolic.product(form.reduced_extents[n] for n in taps.moving)
+    assert isinstance(extent, int)
     assert isinstance(channels, int)
     assert isinstance(rows, int)
-    near, elements = True, 0
-    for load in scalars.loads(taps.body):
-        if scalars.stride(load, form.kept[-1]) == 1 and scalars.depends_on(load, taps.pixel):
-            image = symbolic.product(load.buffer.shape[-3:]) * load.dtype.itemsize
-            near = near and symbolic.less_equal(image, 2 * target.l2_bytes) is True
-            elements += rows * _known(load.buffer.shape[-2]) * load.dtype.itemsize
-    if rows < TALL or not near:
-        return channels
-    room = target.l1_bytes * 3 // 4 // max(1, elements)
-    return max(unit, min(room, channels) // unit * unit)
+    blocks = -(-extent // pixels)
+    read = [
+        load
+        for load in dict.fromkeys(scalars.loads(taps.body))
+        if scalars.stride(load, form.kept[-1]) == 1 and scalars.depends_on(load, taps.pixel)
+    ]
+    if rows == 1 or not read:
+        return channels, blocks
+    room = target.l1_bytes // 2
+
+    def bytes_of(count: int) -> int:
+        """Of one channel in all rows, for so many blocks side by side."""
+        return rows * sum(_reach(taps, load, count * pixels) * load.dtype.itemsize for load in read)
+
+    images = (symbolic.product(load.buffer.shape[-3:]) * load.dtype.itemsize for load in read)
+    group = channels
+    if all(symbolic.less_equal(image, 2 * target.l2_bytes) is True for image in images):
+        groups = -(-channels // max(unit, room // bytes_of(1) // unit * unit))
+        group = min(channels, -(-channels // (groups * unit)) * unit)
+    return group, next((n for n in range(blocks, 0, -1) if bytes_of(n) * group <= room), 1)
+
+
+def _reach(taps: Taps, load: Load, pixels: int) -> int:
+    """Elements along the axis of the windows that so many results side by side read."""
+    form = taps.form
+    reach = 1
+    steps = [(taps.pixel, pixels), *((form.reduced[n], form.reduced_extents[n]) for n in taps.fixed)]
+    for index in load.index:
+        if taps.pixel in symbolic.atoms(index):
+            for variable, count in steps:
+                step = scalars.index_coefficient(index, variable)
+                reach += (_known(count) - 1) * abs(step) if isinstance(step, int) else _known(count) - 1
+    return reach
 
 
 def _known(extent: Dim) -> int:
@@ -214,6 +238,18 @@ def _mentions_any(value: Scalar, variables: Sequence[Dim]) -> bool:
 Index = Mapping[Dim, Dim]
 
 
+@dataclass(frozen=True)
+class Run:
+    """Blocks side by side along the axis of the windows, each of so many pixels."""
+
+    start: Dim
+    blocks: int
+    pixels: int
+
+
+Strip = Sequence[Run]  # what is computed of a row before the next row
+
+
 class WindowNest:
     def __init__(self, taps: Taps, decision: WindowDecision, target: Target) -> None:
         self.taps = taps
@@ -231,11 +267,14 @@ class WindowNest:
         cut = partition.Cut(axis, steps) if axis >= 0 else None
 
         def rows(ranges: partition.Ranges, group: tile.Piece) -> tuple[Statement, ...]:
-            def line(*steps: Dim) -> tuple[Statement, ...]:
-                places = [part.start + step for part, step in zip(ranges, steps, strict=True)]
-                return self._line(dict(zip(self.form.kept, places, strict=False)), group)
+            def down(strip: Strip) -> tuple[Statement, ...]:
+                def line(*steps: Dim) -> tuple[Statement, ...]:
+                    places = [part.start + step for part, step in zip(ranges, steps, strict=True)]
+                    return self._line(dict(zip(self.form.kept, places, strict=False)), group, strip)
 
-            return build.nest([f"o{n}" for n in range(len(outer))], [part.count for part in ranges], line)
+                return build.nest([f"o{n}" for n in range(len(outer))], [part.count for part in ranges], line)
+
+            return self._strips(down)
 
         def block(ranges: partition.Ranges) -> tuple[Statement, ...]:
             result: list[Statement] = []
@@ -249,19 +288,36 @@ class WindowNest:
 
         return partition.blocks(outer, cut, block)
 
-    def _line(self, index: Index, group: tile.Piece) -> tuple[Statement, ...]:
-        """All results along the axis of the windows: blocks at both ends, blocks between them, what is left."""
+    def _strips(self, down: Callable[[Strip], Sequence[Statement]]) -> tuple[Statement, ...]:
+        """All results along the axis of the windows, `down` for each strip of them: the blocks at the low end, strips of
+        those between the ends, the blocks at the high end and what is left."""
         size = self.decision.pixels
         count, rest = divmod(self.extent, size)
         low, high = self._ends(count)
+        first = [Run(n * size, 1, size) for n in range(low)]
+        last = [Run(n * size, 1, size) for n in range(high, count)] + ([Run(count * size, 1, rest)] if rest else [])
+        if self.decision.strip >= count:
+            return tuple(down([*first, Run(low * size, high - low, size), *last]))
+        blocks = max((n for n in range(1, self.decision.strip + 1) if (high - low) % n == 0), default=1)
+
+        def between(number: Dim) -> Sequence[Statement]:
+            return down([Run((low + number * blocks) * size, blocks, size)])
+
+        return (
+            *(down(first) if first else ()),
+            *build.loop("s", (high - low) // blocks, between),
+            *(down(last) if last else ()),
+        )
+
+    def _line(self, index: Index, group: tile.Piece, strip: Strip) -> tuple[Statement, ...]:
+        """The results of a strip in one row."""
         result: list[Statement] = []
-        for number in range(low):
-            result += self._block(index, group, number * size, size)
-        result += build.loop("x", high - low, lambda n: self._block(index, group, (low + n) * size, size))
-        for number in range(high, count):
-            result += self._block(index, group, number * size, size)
-        if rest:
-            result += self._block(index, group, count * size, rest)
+        for run in strip:
+
+            def one(n: Dim, run: Run = run) -> tuple[Statement, ...]:
+                return self._block(index, group, run.start + n * run.pixels, run.pixels)
+
+            result += build.loop("x", run.blocks, one)
         return tuple(result)
 
     def _ends(self, count: int) -> tuple[int, int]:
