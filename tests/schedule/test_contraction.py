@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
+from ingot.compiler.ir.loops import Alloc, For, If, Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
@@ -64,6 +64,37 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(layout):
         for kernel, dims in ((kernels.matmul(count, columns, points, f32, layout), {}), (symbolic, {n: count})):
             found = run(schedule(kernel, TARGET, SHORT_CHAINS), kernel, [rows, b, bias], dims)[0]
             np.testing.assert_array_equal(found.view(np.uint32), expected[:count].view(np.uint32))
+
+
+@pytest.mark.parametrize(("columns", "points"), [(300, 64), (37, 500)])
+def test_a_single_row_of_a_free_number_is_computed_by_itself(columns, points):
+    """It is found when the kernel runs, has the tiles of a kernel of one row, and the bits it has among others."""
+    kernel, known = kernels.matmul(n, columns, points), kernels.matmul(1, columns, points)
+    scheduled = check(kernel, {n: 1}, "contraction")
+    (choice,) = (statement for statement in scheduled.function.body if isinstance(statement, If))
+    accumulators = [
+        {s.buffer.shape for s in walk(body) if isinstance(s, Alloc)}
+        for body in (choice.then, schedule(known, TARGET).function.body)
+    ]
+    assert accumulators[0] == accumulators[1]
+    a, b, bias = inputs_of(kernel, {n: 3})
+    among = run(scheduled, kernel, [a, b, bias], {n: 3})[0]
+    alone = run(scheduled, kernel, [a[:1].copy(), b, bias], {n: 1})[0]
+    np.testing.assert_array_equal(alone.view(np.uint32), among[:1].view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.matmul(n, 16, 16),  # little work
+        kernels.matmul(n, 300, n),  # bits depend on what is reduced
+        kernels.matmul(Symbol("several", 2), 300, 64),  # never a single one
+        kernels.convolution(1, 32, n, n, 32, padding=1),  # windows of an image
+    ],
+)
+def test_other_products_have_no_code_for_a_single_row(kernel):
+    scheduled = schedule(kernel, TARGET, ScheduleOptions(recipe="contraction"))
+    assert "single row" not in scheduled.reason
 
 
 @pytest.mark.parametrize("packed", [{}, {"pack_left": True, "left_steps": 8, "unroll": 8}])
