@@ -43,7 +43,7 @@ def generalise(kernel: Kernel) -> General:
     return General(_Rebuilder(made).kernel(kernel), {size: atom for atom, size in made.items()})
 
 
-def at_sizes(kernel: Kernel, sizes: Mapping[Symbol, int]) -> Kernel:
+def at_sizes(kernel: Kernel, sizes: Mapping[Atom, Dim]) -> Kernel:
     """The kernel for calls in which some symbols have these values, over buffers of its own."""
     return _Rebuilder(sizes).kernel(kernel)
 
