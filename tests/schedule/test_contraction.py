@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingot.compiler.ir.loops import Alloc, For, If, Prefetch, Store, walk
+from ingot.compiler.ir.loops import Alloc, For, If, Prefetch, Store, View, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
@@ -110,6 +110,14 @@ def test_a_long_epilogue_is_a_loop_over_a_few_rows(rows, dims):
     scheduled = check(kernel, dims, "contraction")
     waiting = {store.buffer.shape for store in walk(scheduled.function.body) if isinstance(store, Store)}
     assert (3, 16) in waiting  # of six rows
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(14, 2), (9, 2)])
+def test_rows_that_memory_has_the_other_way_round_are_gathered_from_where_they_are(outer, inner):
+    """Two short row axes become one; what is swapped in memory is no run of it."""
+    scheduled = check(kernels.swapped_rows(outer, inner, 128, 16), None, "contraction")
+    assert scheduled.decisions["pack_left"]
+    assert not any("a_flat" in s.buffer.name for s in walk(scheduled.function.body) if isinstance(s, View))
 
 
 def test_a_column_has_the_same_bits_among_any_number_of_columns():
