@@ -120,6 +120,14 @@ def test_rows_that_memory_has_the_other_way_round_are_gathered_from_where_they_a
     assert not any("a_flat" in s.buffer.name for s in walk(scheduled.function.body) if isinstance(s, View))
 
 
+@pytest.mark.parametrize("size", [12, (n + 1) // 2, (n + 3) // 4, (n + 15) // 16, (n + 63) // 64])
+def test_windows_with_a_stride_read_a_padded_image_however_small_it_is(size):
+    """Nothing is asked at every use, also where a free size was halved several times before."""
+    kernel = kernels.convolution(1, 4, size, 8, 3, stride=2, padding=1)
+    scheduled = check(kernel, {} if isinstance(size, int) else {n: 37}, "contraction")
+    assert [buffer.name for buffer in scheduled.scratch if buffer.name.endswith("_padded")] == ["x_padded"]
+
+
 def test_a_column_has_the_same_bits_among_any_number_of_columns():
     whole = kernels.matmul(3, 40, 40)
     a, b, bias = inputs_of(whole, {})
