@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ingot.compiler.ir.loops import Function, If
+from ingot.compiler.ir.loops import Function
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import empty
 from ingot.compiler.schedule.primitives import ScheduleError
 from ingot.compiler.schedule.recipes import contraction, dots, elementwise, fallback, reduction, rows, windows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.variants import either
 from ingot.compiler.target import Target
 
 Recipe = Callable[[Kernel, Target, ScheduleOptions], "Scheduled | None"]
@@ -41,11 +42,7 @@ def schedule(kernel: Kernel, target: Target, options: ScheduleOptions | None = N
     if condition is None:
         return _scheduled(kernel, target, options)
     normal, other = _scheduled(kernel, target, options), _scheduled(empty.if_empty(kernel), target, ScheduleOptions())
-    scratch = (*normal.scratch, *other.scratch)
-    body = (If(condition, other.function.body, normal.function.body),)
-    function = Function(kernel.name, (*kernel.inputs, *kernel.outputs, *scratch), body)
-    shared = tuple(pair for pair in normal.in_place if pair in other.in_place)
-    return replace(normal, function=function, scratch=scratch, in_place=shared)
+    return either(kernel, condition, other, normal)
 
 
 def _scheduled(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled:

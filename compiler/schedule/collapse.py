@@ -157,7 +157,8 @@ def merge(points: Points, axis: int, views: Views) -> Points:
         if not isinstance(node, Load) or quotient not in node.index or remainder not in node.index:
             return None
         a, b = node.index.index(quotient), node.index.index(remainder)
-        if node.buffer.shape[b] != points.extents[axis + 1] or any(dim != 1 for dim in node.buffer.shape[a + 1 : b]):
+        between = node.buffer.shape[a + 1 : b]
+        if b < a or node.buffer.shape[b] != points.extents[axis + 1] or any(dim != 1 for dim in between):
             return None
         index = (*node.index[:a], merged, *node.index[b + 1 :])
         return Load(views.merged(node.buffer, a, b), index)

@@ -18,13 +18,14 @@ from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Apply, Buffer, Cast, Const, IndexValue, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import nodes
-from ingot.compiler.schedule import partition, scalars
+from ingot.compiler.schedule import scalars
 from ingot.compiler.schedule.collapse import Points
 from ingot.compiler.schedule.form import ReductionForm
 
 LINE = 64  # bytes of a cache line
 FEW_SETS = 2048  # bytes between rows from which a tile of them has too few sets of the first cache
-ENOUGH_USES = 2  # uses of an element that pay for writing it to memory once more
+ENOUGH_USES = 1.5  # uses of an element that pay for writing it to memory once more
+FREE_SIZE = 1 << 12  # of an image whose size is free: its edges do not count
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,17 @@ def _worthwhile(node: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
     found = padded(node, mentioned)
     if found is None:
         return None
-    uses = partition.estimate(symbolic.product(mentioned.values()))
-    return found if uses >= ENOUGH_USES * partition.estimate(found.buffer.type.size) else None
+    uses = _estimate(symbolic.product(mentioned.values()))
+    return found if uses >= ENOUGH_USES * _estimate(found.buffer.type.size) else None
+
+
+def _estimate(dim: Dim) -> int:
+    """A number to compare sizes with. What is small where a free size is small, a few strides down, is not small enough
+    to be judged by its edges."""
+    if isinstance(dim, int):
+        return dim
+    symbols = [atom for atom in symbolic.atoms(dim) if isinstance(atom, symbolic.Symbol)]
+    return symbolic.evaluate(dim, {s: FREE_SIZE if s.upper is None else min(s.upper, FREE_SIZE) for s in symbols})
 
 
 def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:

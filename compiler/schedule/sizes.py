@@ -43,6 +43,11 @@ def generalise(kernel: Kernel) -> General:
     return General(_Rebuilder(made).kernel(kernel), {size: atom for atom, size in made.items()})
 
 
+def at_sizes(kernel: Kernel, sizes: Mapping[Atom, Dim]) -> Kernel:
+    """The kernel for calls in which some symbols have these values, over buffers of its own."""
+    return _Rebuilder(sizes).kernel(kernel)
+
+
 def _size(name: str, extent: Atom) -> Symbol:
     lower, upper = symbolic.bounds(extent)
     if (lower, upper) != (1, None):  # sizes of one name are one symbol wherever they are met

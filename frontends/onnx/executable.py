@@ -41,13 +41,15 @@ def compile_staged(staged: Staged, given: Mapping[str, Given | None]) -> Compile
         traced = Traced(stage.graph, structure)
         if stage.assumes:
             return AssumingFunction(stage.compiled, traced, OnnxExecutable(staged, given))
+        if any(g.is_symbolic for g in known.values()):
+            return OpenFunction(stage.compiled, traced, OnnxExecutable(staged, given))
         return CompiledFunction(stage.compiled, traced, staged.options.threads)
     return OnnxExecutable(staged, given)
 
 
-class AssumingFunction(CompiledFunction):
-    """One program that takes extents to be equal which the declared dims do not show to be. It checks them; a call
-    for which they are not is compiled for its own shapes, or refused by the op that needs them."""
+class OpenFunction(CompiledFunction):
+    """One program for open dims, which it takes to be at least 1. A call with an empty array, such as the memory of a
+    decoder before its first word, is compiled for its own shapes."""
 
     def __init__(self, compiled: Compiled, traced: Traced, otherwise: OnnxExecutable) -> None:
         super().__init__(compiled, traced, otherwise.staged.options.threads)
@@ -57,9 +59,21 @@ class AssumingFunction(CompiledFunction):
         try:
             return super().__call__(*args, out=out, **keywords)
         except (ArgumentError, ExecutionError) as error:
-            if out is not None:
+            if out is not None or not self.may_differ(*args, *keywords.values()):
                 raise
             return self.otherwise.for_shapes(error, *args, **keywords)
+
+    def may_differ(self, *args: object) -> bool:
+        """Whether a call that the program refused may be one for another program."""
+        return any(np.size(array) == 0 for array in args)  # type: ignore[arg-type]
+
+
+class AssumingFunction(OpenFunction):
+    """One program that takes extents to be equal which the declared dims do not show to be. It checks them; a call
+    for which they are not is compiled for its own shapes, or refused by the op that needs them."""
+
+    def may_differ(self, *args: object) -> bool:
+        return True
 
 
 class OnnxExecutable:

@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.symbolic import Expr
+from ingot.compiler.ir.symbolic import Expr, Symbol
 from ingot.compiler.ir.types import DType, boolean, i64
+from ingot.compiler.ops.base import DimsDiffer
 from ingot.frontends.onnx.elements import element
 from ingot.frontends.onnx.values import Dims, Ratio, known
+
+LARGEST_LEAST = 64  # of a size that is assumed to be at least so large
 
 Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {}
@@ -128,11 +131,27 @@ def _divide(op: Any) -> Callable[[Any, Any], Any]:
         if isinstance(a, int) and isinstance(b, int):
             return int(a / b) if a % b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
         # ONNX truncates; that is the floor where both are not negative
-        if symbolic.is_nonnegative(a) is True and symbolic.less(0, b) is True:
-            return a // b
-        raise Undecided
+        if symbolic.less(0, b) is not True:
+            raise Undecided
+        if symbolic.is_nonnegative(a) is not True:
+            _assume_nonnegative(a)
+        return a // b
 
     return divide
+
+
+def _assume_nonnegative(dim: Any) -> None:
+    """Ask for calls in which the only symbol of a size is so large that the size is not negative: `length - 3` is what
+    is left of a length that is longer. Other calls have programs of their own."""
+    symbols = [atom for atom in symbolic.atoms(dim) if isinstance(atom, Symbol)]
+    if len(symbols) != 1:
+        raise Undecided
+    (symbol,) = symbols
+    for least in range(max(symbol.lower or 0, 0) + 1, LARGEST_LEAST + 1):
+        larger = Symbol(symbol.name, least, symbol.upper)
+        if symbolic.is_nonnegative(symbolic.substitute(dim, {symbol: larger})) is True:
+            raise DimsDiffer(f"whether {dim} is negative decides how sizes are rounded", symbol, larger)
+    raise Undecided
 
 
 def symbolic_same(a: Any, b: Any) -> bool:
@@ -186,6 +205,10 @@ def _undecided() -> Any:
 @rule("Mod")
 def _mod(op: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     def remainder(x: Any, y: Any) -> Any:
+        if isinstance(x, int) and x >= 0 and isinstance(y, Expr):  # how far a roll goes, of a size that is larger
+            if symbolic.less(x, y) is not True:
+                _assume_nonnegative(y - x - 1)
+            return x
         if symbolic.less(0, y) is not True or (op.get("fmod", 0) and symbolic.is_nonnegative(x) is not True):
             raise Undecided
         return x % y

@@ -204,6 +204,14 @@ def matmul_bias(m: Dim, n: Dim, k: Dim, dtype: DType = f32, across: bool = True)
     return Kernel("matmul", (a, b, bias), (y,), definitions)
 
 
+def swapped_rows(outer: int, inner: int, n: int, k: int) -> Kernel:
+    """y[i, j, n] = sum(k: a[j, i, k] * b[k, n]): rows along two axes that memory has the other way round"""
+    a, b, y = Buffer("a", f32, (inner, outer, k)), Buffer("b", f32, (k, n)), Buffer("y", f32, (outer, inner, n))
+    i, j, o = axes(y.shape)
+    value = reduction("sum", (k,), lambda c: apply("mul", Load(a, (j, i, c)), Load(b, (c, o))))
+    return Kernel("swapped", (a, b), (y,), (Definition(y, (i, j, o), value),))
+
+
 def matmul_residual(m: Dim, n: Dim, k: Dim) -> Kernel:
     """y = a @ b + residual"""
     a, b = Buffer("a", f32, (m, k)), Buffer("b", f32, (k, n))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
+from ingot.compiler.ir.loops import Alloc, For, If, Prefetch, Store, View, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
@@ -66,6 +66,37 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(layout):
             np.testing.assert_array_equal(found.view(np.uint32), expected[:count].view(np.uint32))
 
 
+@pytest.mark.parametrize(("columns", "points"), [(300, 64), (37, 500)])
+def test_a_single_row_of_a_free_number_is_computed_by_itself(columns, points):
+    """It is found when the kernel runs, has the tiles of a kernel of one row, and the bits it has among others."""
+    kernel, known = kernels.matmul(n, columns, points), kernels.matmul(1, columns, points)
+    scheduled = check(kernel, {n: 1}, "contraction")
+    (choice,) = (statement for statement in scheduled.function.body if isinstance(statement, If))
+    accumulators = [
+        {s.buffer.shape for s in walk(body) if isinstance(s, Alloc)}
+        for body in (choice.then, schedule(known, TARGET).function.body)
+    ]
+    assert accumulators[0] == accumulators[1]
+    a, b, bias = inputs_of(kernel, {n: 3})
+    among = run(scheduled, kernel, [a, b, bias], {n: 3})[0]
+    alone = run(scheduled, kernel, [a[:1].copy(), b, bias], {n: 1})[0]
+    np.testing.assert_array_equal(alone.view(np.uint32), among[:1].view(np.uint32))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.matmul(n, 16, 16),  # little work
+        kernels.matmul(n, 300, n),  # bits depend on what is reduced
+        kernels.matmul(Symbol("several", 2), 300, 64),  # never a single one
+        kernels.convolution(1, 32, n, n, 32, padding=1),  # windows of an image
+    ],
+)
+def test_other_products_have_no_code_for_a_single_row(kernel):
+    scheduled = schedule(kernel, TARGET, ScheduleOptions(recipe="contraction"))
+    assert "single row" not in scheduled.reason
+
+
 @pytest.mark.parametrize("packed", [{}, {"pack_left": True, "left_steps": 8, "unroll": 8}])
 @pytest.mark.parametrize("count", range(1, 14))
 def test_what_full_tiles_leave_over_reads_and_writes_only_rows_that_exist(count, packed):
@@ -79,6 +110,22 @@ def test_a_long_epilogue_is_a_loop_over_a_few_rows(rows, dims):
     scheduled = check(kernel, dims, "contraction")
     waiting = {store.buffer.shape for store in walk(scheduled.function.body) if isinstance(store, Store)}
     assert (3, 16) in waiting  # of six rows
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(14, 2), (9, 2)])
+def test_rows_that_memory_has_the_other_way_round_are_gathered_from_where_they_are(outer, inner):
+    """Two short row axes become one; what is swapped in memory is no run of it."""
+    scheduled = check(kernels.swapped_rows(outer, inner, 128, 16), None, "contraction")
+    assert scheduled.decisions["pack_left"]
+    assert not any("a_flat" in s.buffer.name for s in walk(scheduled.function.body) if isinstance(s, View))
+
+
+@pytest.mark.parametrize("size", [12, (n + 1) // 2, (n + 3) // 4, (n + 15) // 16, (n + 63) // 64])
+def test_windows_with_a_stride_read_a_padded_image_however_small_it_is(size):
+    """Nothing is asked at every use, also where a free size was halved several times before."""
+    kernel = kernels.convolution(1, 4, size, 8, 3, stride=2, padding=1)
+    scheduled = check(kernel, {} if isinstance(size, int) else {n: 37}, "contraction")
+    assert [buffer.name for buffer in scheduled.scratch if buffer.name.endswith("_padded")] == ["x_padded"]
 
 
 def test_a_column_has_the_same_bits_among_any_number_of_columns():

@@ -28,8 +28,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir.scalar import Apply, Cast, Load, Scalar
-from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
@@ -39,9 +40,11 @@ from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.sizes import at_sizes
 from ingot.compiler.schedule.starts import with_start
 from ingot.compiler.schedule.streams import StreamNest
 from ingot.compiler.schedule.tile import SUMS
+from ingot.compiler.schedule.variants import either
 from ingot.compiler.schedule.words import in_words
 from ingot.compiler.target import Target
 
@@ -67,6 +70,8 @@ PACKED_ROWS = 200  # most rows for which packing takes a part of the time that i
 PACKED_PANELS = 4  # panels at a time: so many columns of each row are read side by side
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
 ROWS_SHARE = 0.8  # of the second cache that the rows of a block may take when panels see all chunks in turn
+SINGLE_ROW = 1 << 14  # products of one row from which it pays for code of its own where the number of rows is free
+SINGLE_SIZES = 2  # free sizes of which the rows are the product at most: those of an image are three, and rarely 1
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
 
@@ -91,7 +96,44 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     scratch = (*(each.buffer for each in padding), *nest.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, form.views.declared(body))
-    return Scheduled(function, "contraction", asdict(tiles), "a sum of products of two operands", scratch, pairs)
+    reason = "a sum of products of two operands"
+    scheduled = Scheduled(function, "contraction", asdict(tiles), reason, scratch, pairs)
+    return _with_single_row(kernel, found, scheduled, target, options)
+
+
+def _with_single_row(
+    kernel: Kernel, found: Contraction, scheduled: Scheduled, target: Target, options: ScheduleOptions
+) -> Scheduled:
+    """Where the number of rows is free, a single one is computed by itself: it needs neither the tall tiles nor the
+    packing of many, and is what a free batch mostly is."""
+    rows = _free_rows(found)
+    if rows is None:
+        return scheduled
+    single = at_sizes(kernel, {symbol: 1 for symbol in symbolic.atoms(rows) if isinstance(symbol, Symbol)})
+    special = recipe(single, target, replace(options, decisions={"chain": scheduled.decisions["chain"]}))
+    if special is None:
+        return scheduled
+    made = either(kernel, ir.predicate(rows, "eq", 1), special, scheduled)
+    return replace(made, reason=f"{scheduled.reason}; a single row by itself")
+
+
+def _free_rows(found: Contraction) -> Dim | None:
+    """The rows of a tile where these are a product of a few free sizes that may be 1, and one row is work enough. Not
+    those of windows: an image of one pixel is rare. Bits depend on what is reduced, so that must not change with it."""
+    form = found.form
+    if len(form.reduced) != 1:
+        return None
+    rows = form.kept_extents[found.row_axes[-1]] if found.row_axes else 1
+    symbols = [atom for atom in symbolic.atoms(rows) if isinstance(atom, Symbol)]
+    if not 0 < len(symbols) <= SINGLE_SIZES or rows != symbolic.product(symbols):
+        return None
+    if any(symbol.lower is not None and symbol.lower > 1 for symbol in symbols):
+        return None
+    columns = _product(form, found.column_axes)
+    if any(symbol in symbolic.atoms(extent) for symbol in symbols for extent in (*form.reduced_extents, columns)):
+        return None
+    work = symbolic.product((*form.reduced_extents, columns))
+    return None if symbolic.less(work, SINGLE_ROW) is True else rows
 
 
 def classify(form: ReductionForm) -> Contraction | None:

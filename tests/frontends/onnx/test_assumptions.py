@@ -169,3 +169,52 @@ def test_whether_a_dim_is_one_decides_the_rank(result: list[None] | None):
     for shape in [(3, 1, 4), (1, 1, 4), (3, 1, 1), (1, 1, 1), (2, 1, 5), (1, 1, 7), (1, 1, 4), (1, 1, 1)]:
         x = floats(*shape)
         np.testing.assert_array_equal(executable(x=x), -np.squeeze(x))
+
+
+def test_a_quotient_of_what_is_left_of_a_length() -> None:
+    """Exporters write how many windows there are as (length - 3) / 4, truncated: one program for lengths from 3 on."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["length"], start=1, end=2),
+        helper.make_node("Add", ["length", "minus"], ["rest"]),
+        helper.make_node("Div", ["rest", "four"], ["count"]),
+        helper.make_node("Slice", ["x", "zero", "count", "one"], ["y"]),
+    ]
+    numbers = {"minus": [-3], "four": [4], "zero": [0], "one": [1]}
+    constants = {name: np.array(value) for name, value in numbers.items()}
+    executable = check(model_of(nodes, [declared("x", "n", "length")], ["y"], constants), [
+        {"x": floats(2, length)} for length in (3, 6, 7, 20)
+    ])  # fmt: skip
+    assert [executable(floats(2, length)).shape for length in (1, 2, 7)] == [(2, 0), (2, 0), (2, 1)]
+
+
+def test_a_roll_by_less_than_a_size() -> None:
+    """The remainder of a shift by a size is the shift where the size is larger; a smaller size has its own program."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["size"], start=0, end=1),
+        helper.make_node("Mod", ["shift", "size"], ["by"]),
+        helper.make_node("Slice", ["x", "zero", "by", "zero"], ["head"]),
+        helper.make_node("Slice", ["x", "by", "size", "zero"], ["tail"]),
+        helper.make_node("Concat", ["tail", "head"], ["y"], axis=0),
+    ]
+    constants = {"shift": np.array([2]), "zero": np.array([0])}
+    executable = check(
+        model_of(nodes, [declared("x", "size")], ["y"], constants), [{"x": floats(size)} for size in (3, 8, 2, 1)]
+    )
+    assert executable.dims[0].lower == 3
+
+
+def test_a_decoder_begins_with_an_empty_memory() -> None:
+    """An open dim is at least 1 in the program; an empty array has a program of its own, and wrong ones stay errors."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["all"], axis=1),
+        helper.make_node("MatMul", ["all", "w"], ["y"]),
+    ]
+    model = model_of(nodes, [declared("past", "n", "past", 4), declared("x", "n", 2, 4)], ["y"], {"w": floats(4, 5)})
+    executable = compiled(model)
+    for past in (0, 3, 0, 1):
+        inputs = {"past": floats(2, past, 4), "x": floats(2, 2, 4)}
+        (expected,) = run_onnxruntime(model, inputs)
+        np.testing.assert_allclose(executable(**inputs), expected, rtol=1e-5, atol=1e-5)
+    assert len(executable.otherwise.staged.first) <= 2
+    with pytest.raises(ingot.runtime.errors.ArgumentError, match="n"):
+        executable(floats(2, 3, 4), floats(1, 2, 4))
