@@ -22,7 +22,7 @@ from ingot.frontends.onnx.elements import Element, element, element_of
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.scope import Scope
 from ingot.frontends.onnx.source import Model
-from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Ratio, Value, element_of_value
+from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Ratio, Value, element_of_value, number_of
 
 
 class Context(Protocol):
@@ -41,6 +41,8 @@ class Context(Protocol):
 
 _REQUIRED: Any = object()
 EVALUATED_ELEMENTS = 1 << 16  # constants up to this size may be computed at import
+MOST_PARTS = 1 << 12  # values that importing a node may make, one by one
+MOST_ELEMENTS = 1 << 26  # of a matrix that importing a node computes
 
 
 class NotTraceable(Exception):
@@ -234,6 +236,16 @@ class Call:
                 raise NeedsValue(f"the {_ordinal(number)} input of {self.name} is not a known whole number", [number])
             return tuple(value.array.ravel().tolist())
         return tuple(int(item) for item in self.known(number).ravel())
+
+    def number(self, array: np.ndarray, what: str) -> Any:
+        """The one number of a known input."""
+        return number_of(array, f"{what} of {self.name}")
+
+    def bounded(self, count: float, what: str, most: int = MOST_PARTS) -> Any:
+        """A number of things that importing the node makes; the file may not ask for any number of them."""
+        if not count <= most:
+            raise ProblemError(Kind.TOO_LARGE, f"{self.name}: {what} is {count}; it is at most {most}")
+        return count
 
     def require(self, condition: object, kind: Kind, message: str) -> None:
         if not condition:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,11 +33,13 @@ from ingot.frontends.onnx import functions as function_bodies
 from ingot.frontends.onnx import shapes
 from ingot.frontends.onnx.assumptions import Assumptions, difference_in
 from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable
+from ingot.frontends.onnx.calls import function_key
 from ingot.frontends.onnx.elements import element_of, is_plain
-from ingot.frontends.onnx.host import is_host_op
+from ingot.frontends.onnx.host import evaluator, is_host_op
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
 from ingot.frontends.onnx.registry import Converter, converter, domain_name
 from ingot.frontends.onnx.scope import Scope
+from ingot.frontends.onnx.signature import check_elements, check_kinds, description_of
 from ingot.frontends.onnx.source import Model, dense_of, node_label, subgraphs
 from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Value
 
@@ -127,19 +129,23 @@ class Importer:
             if strict:
                 self._import(item, scope, work)
                 continue
-            waiting = self._waiting(item, scope)
-            if waiting is not None:
-                self._defer(item, scope, waiting)
-                continue
             try:
+                waiting = self._waiting(item, scope)
+                if waiting is not None:
+                    self._defer(item, scope, waiting)
+                    continue
                 self._import(item, scope, work)
             except NeedsValue as need:
                 names = tuple(item.node.input[n] for n in need.numbers if n < len(item.node.input))
                 self._defer(item, scope, Pending(str(need)), names)
             except NotTraceable as reason:
-                self._defer(item, scope, Pending(str(reason)), on_host=True)
+                if evaluator(item.node.domain, item.node.op_type) is not None:
+                    self._defer(item, scope, Pending(str(reason)), on_host=True)
+                else:
+                    self._fail(item, scope, Problem(Kind.UNSUPPORTED, str(reason), item.label))
             except ProblemError as error:
-                self._fail(item, scope, error.at(item.label))
+                problem = error.at(item.label)
+                self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, None)))
             except (OpTypeError, IngotError) as error:
                 extents = difference_in(error)
                 if extents is not None and self._assume(item, scope, extents):
@@ -147,9 +153,19 @@ class Importer:
                     continue
                 message = error.message if isinstance(error, IngotError) else str(error)
                 problem = Problem(Kind.BAD_SHAPE, message, item.label, extents=extents)
-                self._fail(item, scope, problem)
+                self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, extents)))
             except MALFORMED as error:  # what a converter did not foresee of a malformed node
                 self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
+
+    def _is_certain(self, item: Item, scope: Scope, extents: tuple[Dim, Dim] | None) -> bool:
+        """Whether a problem does not depend on the sizes of a call: nothing was assumed about them so far, and the node
+        reads nothing whose shape depends on them, or the two extents differ for all sizes."""
+        if self.assumptions or self.chosen:
+            return False
+        if extents is not None and symbolic.equal(*extents) is False:
+            return True
+        values = [scope.find(name) for name in item.reads if scope.has(name)]
+        return not any(isinstance(v, Dims) or _is_open(v) for v in values)
 
     def _assume(self, item: Item, scope: Scope, extents: tuple[Dim, Dim]) -> bool:
         """Take two extents to be equal and restate what the node reads: whether it may succeed now. An assumption about
@@ -198,6 +214,15 @@ class Importer:
     def _defer(
         self, item: Item, scope: Scope, why: Pending, needs: tuple[str, ...] = (), on_host: bool = False
     ) -> None:
+        schema = self._schema(item)
+        if schema is not None:
+            values = [scope.find(name) if name else None for name in item.node.input]
+            try:
+                check_kinds(item.node, schema, values)
+                check_elements(item.node, schema, values)
+            except ProblemError as error:
+                self._fail(item, scope, error.at(item.label))
+                return
         self.deferred.append(Deferred(item, why.reason, needs, on_host))
         for name in item.node.output:
             scope.set(name, why)
@@ -223,6 +248,9 @@ class Importer:
             return
         version = item.opsets.get(domain, 0) or function_bodies.default_version(domain)
         values = [scope.find(name) if name else None for name in node.input]
+        schema = self._schema(item)
+        if schema is not None:
+            check_kinds(node, schema, values)
         call = Call(self, scope, node, dict(item.opsets), version, values)
         found = converter(domain, node.op_type, version)
         if found is None:
@@ -252,6 +280,14 @@ class Importer:
         else:
             self._bind(node, scope, results)
 
+    def _schema(self, item: Item) -> Any:
+        """What the standard says about a node; None for functions of the model and for ops of others."""
+        if function_key(item.node) in self.model.functions:
+            return None
+        domain = domain_name(item.node.domain)
+        version = item.opsets.get(domain, 0) or function_bodies.default_version(domain)
+        return description_of(domain, item.node.op_type, version)
+
     def _exact(self, node: NodeProto, scope: Scope) -> bool:
         """An op that Ingot wrote as a function, read back as it was; its body is for other readers."""
         if node.domain != "ingot":
@@ -273,6 +309,8 @@ class Importer:
             if wanted:
                 raise ProblemError(Kind.INPUT_COUNT, f"{node.op_type} has no output for {', '.join(wanted)}")
         for name, value in zip(node.output, results, strict=False):
+            if name and isinstance(value, Opaque):
+                raise NotTraceable(f"{node.op_type} hands on strings or maps")
             scope.set(name, self.assumptions.value(value))
 
     def _expanded(self, item: Item, body: function_bodies.Body, scope: Scope) -> list[Item]:
@@ -326,6 +364,7 @@ class Importer:
                     args[number] = call.tensor(value)
             except NeedsValue as need:
                 unknown.append(need)
+        _check_ranks(found, call, args)
         if unknown:
             raise NeedsValue(str(unknown[0]), [n for need in unknown for n in need.numbers])
         try:
@@ -382,6 +421,23 @@ class Importer:
         """A dim with a name of its own."""
         self.fresh += 1
         return Symbol(f"{stem}_{self.fresh}", 0)
+
+
+def _check_ranks(found: Converter, call: Call, args: Sequence[Any]) -> None:
+    for number, arg in enumerate(args):
+        if isinstance(arg, Tensor):
+            wanted, least = found.ranks.get(number, arg.rank), found.least_ranks.get(number, 0)
+            call.require(arg.rank == wanted, Kind.BAD_SHAPE, f"input {number} is {arg.type!r}; it has {wanted} axes")
+            call.require(arg.rank >= least, Kind.BAD_SHAPE, f"input {number} is {arg.type!r}; it has {least} axes or more")
+
+
+def _is_open(value: Value) -> bool:
+    """Whether the extents of a value, or its parts, are not all known."""
+    if isinstance(value, Held):
+        return any(map(_is_open, value.value if isinstance(value.value, list) else [value.value]))
+    if isinstance(value, Coded):
+        return not value.tensor.type.is_static
+    return isinstance(value, Pending | Opaque) or (isinstance(value, Tensor) and not value.type.is_static)
 
 
 def _is_coded(value: Value) -> bool:

@@ -26,7 +26,7 @@ from ingot.frontends.onnx.convert.quantized import (
     quantize_linear,
     requantized,
 )
-from ingot.frontends.onnx.convert.recurrent import lstm
+from ingot.frontends.onnx.convert.recurrent import RANKS, lstm
 from ingot.frontends.onnx.elements import element_of_dtype
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import MICROSOFT, onnx_op
@@ -258,7 +258,7 @@ def qattention(
     return self_attention(op, total + bias, mask, past, None)
 
 
-@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT)
+@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT, ranks={**RANKS, 6: 3, 7: 2})
 def dynamic_quantize_lstm(
     op: Call,
     x: Tensor,
