@@ -21,10 +21,11 @@ from onnx import GraphProto, NodeProto
 
 from ingot.compiler.errors import IngotError
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.graph import Graph, Source
+from ingot.compiler.ir.graph import Graph, Source, topological
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Symbol
+from ingot.compiler.ir.types import NegativeDimension
 from ingot.compiler.ops.base import DimsDiffer, OpTypeError
 from ingot.compiler.ops.control import inline
 from ingot.frontends.dsl.tensor import Tensor
@@ -32,7 +33,7 @@ from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions as function_bodies
 from ingot.frontends.onnx import shapes
 from ingot.frontends.onnx.assumptions import Assumptions, difference_in
-from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable
+from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable, is_quick
 from ingot.frontends.onnx.calls import function_key
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import evaluator, is_host_op
@@ -46,6 +47,7 @@ from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Valu
 FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
 DEEPEST = 64
 MOST_NODES = 1 << 18  # imported in all, copies of functions and unrolled loops counted
+MOST_UNROLLED = 1 << 13  # by unrolling loops
 MALFORMED = (
     ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, RecursionError,
     TypeError, ValueError,
@@ -90,6 +92,7 @@ class Importer:
     fresh: int = 0  # number of names made so far
     depth: int = 0
     imported: int = 0
+    unrolled: int = 0
 
     # --- graphs ------------------------------------------------------------------------------------
 
@@ -146,7 +149,7 @@ class Importer:
             except ProblemError as error:
                 problem = error.at(item.label)
                 self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, None)))
-            except (OpTypeError, IngotError) as error:
+            except (OpTypeError, NegativeDimension, IngotError) as error:
                 extents = difference_in(error)
                 if extents is not None and self._assume(item, scope, extents):
                     work.appendleft(item)
@@ -408,7 +411,7 @@ class Importer:
         tensors = [r for r in results if isinstance(r, Tensor)]
         if any(not t.type.is_static or t.type.size > FOLDED_ELEMENTS for t in tensors):  # type: ignore[operator]
             return None
-        if any(isinstance(r, Coded) for r in results):
+        if any(isinstance(r, Coded) for r in results) or not is_quick(topological([t.value for t in tensors])):
             return None
         graph = Graph("known", trace.inputs, tuple(t.value for t in tensors), constants=trace.constants)
         try:
@@ -416,6 +419,12 @@ class Importer:
         except InterpreterError:
             return None
         return [next(arrays) if isinstance(r, Tensor) else r for r in results]
+
+    def unroll(self, nodes: int) -> None:
+        """Count the nodes of one more round of a loop that is unrolled; NotTraceable when they are too many."""
+        self.unrolled += nodes
+        if self.unrolled > MOST_UNROLLED:
+            raise NotTraceable(f"loops unrolled into more than {MOST_UNROLLED} nodes")
 
     def unique(self, stem: str) -> Symbol:
         """A dim with a name of its own."""

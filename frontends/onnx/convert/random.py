@@ -102,6 +102,7 @@ def dropout(op: Call, x: Tensor, ratio: np.ndarray | None = None, training: np.n
     rate = 0.5 if ratio is None else float(op.number(ratio, "the ratio"))
     if training is None or not bool(op.number(training, "the mode")) or rate == 0.0:
         return x, x.full(x.shape, True, boolean)
+    op.require(0 < rate < 1, Kind.BAD_VALUE, f"the ratio is {rate}")
     state = _state(op, x.shape)
     if state is not None:
         mask = op.constant(state.uniform(0, 1, x.shape) >= rate)  # type: ignore[arg-type]
