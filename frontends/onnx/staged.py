@@ -127,7 +127,8 @@ class Staged:
             for label, what in told.items():
                 scope.set(label, bound(trace, label, what, arguments))
             for label in unknown:
-                scope.set(label, Pending("its type is not declared"))
+                is_text = label in self.model.string_inputs
+                scope.set(label, Opaque() if is_text else Pending("its type is not declared"))
             importer = Importer(self.model, assumptions, sizes=sizes, may_choose=may_choose)
             importer.run(items, scope)
             assumptions = importer.assumptions

@@ -260,13 +260,19 @@ def fix_input(model: ModelProto, others: Sequence[bytes], random: Random) -> Non
 
 
 def free_initializer(model: ModelProto, others: Sequence[bytes], random: Random) -> None:
-    """An initializer becomes an input: its value is known only at run time."""
+    """An initializer or constant becomes an input: its value is known only at run time."""
     graph = model.graph
-    if graph.initializer:
-        number = random.randrange(len(graph.initializer))
-        tensor = graph.initializer[number]
-        graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-        del graph.initializer[number]
+    constants = [n for n in graph.node if n.op_type == "Constant" and n.attribute and n.attribute[0].HasField("t")]
+    if graph.initializer and (not constants or random.random() < 0.5):
+        tensor = graph.initializer.pop(random.randrange(len(graph.initializer)))
+        name = tensor.name
+    elif constants:
+        node = random.choice(constants)
+        graph.node.remove(node)
+        tensor, name = node.attribute[0].t, node.output[0]
+    else:
+        return
+    graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
 
 
 def change_initializer(model: ModelProto, others: Sequence[bytes], random: Random) -> None:

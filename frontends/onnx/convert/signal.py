@@ -57,12 +57,12 @@ def _fitted(x: Any, axis: int, length: int) -> Any:
     return x.pad(low=tuple(low), high=tuple(high), mode="constant", value=0.0)
 
 
-@onnx_op("DFT", since=17, known=(1,))
+@onnx_op("DFT", since=17, known=(1,), least_ranks={0: 2})
 def dft_17(op: Call, x: Tensor, length: np.ndarray | None = None) -> Any:
     return transform(op, x, length, op.get("axis", 1))
 
 
-@onnx_op("DFT", since=20, known=(1, 2))
+@onnx_op("DFT", since=20, known=(1, 2), least_ranks={0: 2})
 def dft(op: Call, x: Tensor, length: np.ndarray | None = None, axis: np.ndarray | None = None) -> Any:
     return transform(op, x, length, -2 if axis is None else int(op.number(axis, "the axis")))
 
@@ -104,7 +104,7 @@ def _real_inverse(op: Call, real: Any, imaginary: Any, axis: int, length: int) -
     return signal.reshape(*signal.shape, 1)
 
 
-@onnx_op("STFT", known=(1, 3))
+@onnx_op("STFT", known=(1, 3), least_ranks={0: 2}, ranks={2: 1})
 def stft(op: Call, x: Tensor, step: np.ndarray, window: Tensor | None = None, length: np.ndarray | None = None) -> Any:
     """Frames [batch, frames, length] of the signal, windowed and transformed: [batch, frames, frequencies, 2]."""
     hop = int(op.number(step, "the step"))
@@ -167,6 +167,7 @@ def mel_weight_matrix(
 def _window(op: Call, size: tuple[Dim, ...], coefficients: tuple[float, ...]) -> Any:
     """A sum of cosines over one period."""
     dtype = op.dtype("output_datatype", 1)
+    op.require(len(size) == 1, Kind.BAD_SHAPE, f"its size has {len(size)} elements, not 1")
     (count,) = size
     wide = dtype.compute
     places = Tensor(op.trace, op.trace.emit(Iota((count,), 0, wide)))
