@@ -38,7 +38,7 @@ from ingot.frontends.onnx.calls import function_key
 from ingot.frontends.onnx.elements import element_of, is_plain
 from ingot.frontends.onnx.host import evaluator, is_host_op
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
-from ingot.frontends.onnx.registry import Converter, converter, domain_name
+from ingot.frontends.onnx.registry import ONNX, Converter, converter, domain_name
 from ingot.frontends.onnx.scope import Scope
 from ingot.frontends.onnx.signature import check_elements, check_kinds, description_of
 from ingot.frontends.onnx.source import Model, dense_of, node_label, subgraphs
@@ -284,10 +284,11 @@ class Importer:
             self._bind(node, scope, results)
 
     def _schema(self, item: Item) -> Any:
-        """What the standard says about a node; None for functions of the model and for ops of others."""
-        if function_key(item.node) in self.model.functions:
-            return None
+        """What the standard says about a node; None for functions of the model and for ops of others. Identity hands on
+        anything, in older versions too: branches that are put in the place of their node end in it."""
         domain = domain_name(item.node.domain)
+        if function_key(item.node) in self.model.functions or (domain, item.node.op_type) == (ONNX, "Identity"):
+            return None
         version = item.opsets.get(domain, 0) or function_bodies.default_version(domain)
         return description_of(domain, item.node.op_type, version)
 
