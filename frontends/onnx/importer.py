@@ -167,7 +167,7 @@ class Importer:
             return False
         if extents is not None and symbolic.equal(*extents) is False:
             return True
-        values = [scope.find(name) for name in item.reads if scope.has(name)]
+        values = map(scope.peek, item.reads)
         return not any(isinstance(v, Dims) or _is_open(v) for v in values)
 
     def _assume(self, item: Item, scope: Scope, extents: tuple[Dim, Dim]) -> bool:
@@ -219,7 +219,7 @@ class Importer:
     ) -> None:
         schema = self._schema(item)
         if schema is not None:
-            values = [scope.find(name) if name else None for name in item.node.input]
+            values = [scope.peek(name) if name else None for name in item.node.input]
             try:
                 check_kinds(item.node, schema, values)
                 check_elements(item.node, schema, values)

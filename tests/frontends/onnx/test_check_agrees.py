@@ -138,3 +138,19 @@ def test_a_part_that_does_not_depend_on_what_is_unknown():
 def test_a_node_that_neither_the_compiler_nor_the_host_can_run():
     text = helper.make_tensor_value_info("x", TensorProto.STRING, [2])
     check_agrees(one("Concat", "x x", {"x": text}, axis=0), expected=False)
+
+
+def test_looking_at_a_weight_does_not_put_it_into_the_program():
+    """The part before a host node holds what it computes with, not the weights of the part that waits."""
+    weight = np.zeros((64, 64), np.float32)
+    nodes = [
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("NonZero", ["n"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["f", "w"], ["y"]),
+    ]
+    x = np.ones(64, np.float32)
+    program = ingot.compile(ingot.load_onnx(model_of(nodes, [info("x", x)], ["y"], {"w": weight})))
+    (before,) = program.staged.first.values()
+    assert [v.name for v in before.graph.inputs] == ["x"]
+    assert program(x).shape == (1, 64)
