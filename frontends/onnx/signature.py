@@ -98,8 +98,15 @@ _CLASSES = {"f": "floats", "i": "integers", "u": "integers", "b": "bools", "O": 
 
 
 def check_kinds(node: NodeProto, schema: Any, values: Sequence[Value]) -> None:
-    """ProblemError when a sequence stands where a tensor belongs, or the other way round."""
+    """ProblemError when nothing stands where a value belongs (a call of a function may leave out what its body needs), or a
+    sequence where a tensor does, or the other way round."""
+    if len(values) < schema.min_input:
+        raise ProblemError(Kind.INPUT_COUNT, f"{node.op_type} has {len(values)} inputs; it takes {schema.min_input} or more")
     for place, value in enumerate(values[: schema.max_input]):
+        if value is None and _is_required(parameter_of(schema, place)):
+            raise ProblemError(
+                Kind.INPUT_COUNT, f"{node.op_type} is given no value for a required input, number {place}"
+            )
         types = parameter_of(schema, place).types
         if isinstance(value, Held) and isinstance(value.value, list):
             if not any("seq(" in t for t in types):

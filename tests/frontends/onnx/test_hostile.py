@@ -691,3 +691,14 @@ def test_a_sequence_is_no_tensor(op: str, values: str, attributes: dict[str, Any
 def test_an_output_has_a_name():
     model = model_of([helper.make_node("Dropout", ["x"], ["y", ""])], [info("x", FLOATS)], ["y", ""])
     assert [p.code for p in check_onnx(model)] == ["O105"]
+
+
+def test_a_function_needs_an_input_that_its_call_leaves_out():
+    """Also where the body hands it on before a node needs it."""
+    opsets = [helper.make_opsetid("", 21)]
+    body = [node("Identity", "b", "c"), node("Add", "a c", "z")]
+    add = helper.make_function("local", "Plus", ["a", "b"], ["z"], body, opsets)
+    call = helper.make_node("Plus", ["x"], ["y"], "sum", domain="local")
+    (problem,) = check_onnx(model_of([call], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=[add]))
+    assert problem.code == "O110", problem
+    assert "sum" in problem.node
