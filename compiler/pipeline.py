@@ -138,6 +138,16 @@ def compile_graph(graph: Graph, options: Options | None = None, start: str | Non
     return Compiled(Program(manifest, code.image, constants), main, assembly, False, code.objects)
 
 
+@no_collection()
+def check_graph(graph: Graph, options: Options | None = None) -> None:
+    """Raises what compile_graph would raise about the graph, without making code of it: tensors that are too large, and
+    failures of what is computed of weights alone."""
+    options = options or Options()
+    check_sizes(graph)
+    split = split_constants(run_passes(graph, options), options.fold_elements)
+    Prologue.of(split.prologue).folded(graph.constants)
+
+
 def _assembled(
     graph: Graph,
     conditions: Sequence[Condition],

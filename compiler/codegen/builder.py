@@ -210,6 +210,11 @@ class Builder:
         value = place.numbers[key] = Value(kind, text, ref, place)
         return value
 
+    def held(self, value: Value) -> Value:
+        """The same value for code that must stay in the current scope: loads from a place that was checked here, which
+        would otherwise move to where the place was computed, before the check."""
+        return Value(value.type, value.text, value.ref, self.scope)
+
     def recall(self, key: object) -> Value | None:
         """What `remember` was told in this scope or one around it."""
         scope = self.scope

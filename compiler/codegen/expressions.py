@@ -358,19 +358,19 @@ class Expressions:
             return self._bounded_lanes(node, index, builder.splat(extent, index.lanes))
         # Under a condition that differs between lanes the check is for the lanes in which it holds, if any.
         active = frame.active() if frame.condition is not None else None
-        place = builder.place_of((index, extent)) if active is None else builder.scope
         key = ("bounded", index.ref, extent.ref, node.site, active and active.ref)
         known = builder.recall(key)
         if known is not None:
             return known
+        place = builder.place_of((index, extent) if active is None else (index, extent, active))
         with builder.at(place):
             wrapped = self._wrapped(index, extent)
             fine = builder.icmp("<", wrapped, extent, "u")
             if active is not None:
                 fine = builder.or_(fine, builder.not_(frame.any_lane(active)))
             frame.fail_unless(fine, _FAILURES[node.purpose], lambda: (index, extent), node.site)
-            place.known[key] = wrapped
-        return wrapped
+            place.known[key] = builder.held(wrapped)
+        return place.known[key]
 
     def _wrapped(self, index: Value, extent: Value) -> Value:
         builder = self.frame.builder
@@ -384,14 +384,17 @@ class Expressions:
         active = frame.active()
         bad = outside if active is None else builder.and_(outside, active)
         key = ("bounded", bad.ref, node.site)
-        if builder.recall(key) is not None:
-            return wrapped
+        known = builder.recall(key)
+        if known is not None:
+            return known
 
         def details() -> tuple[Value, Value]:
             lane = frame.first_lane(bad)
             return builder.extract_element(index, lane), builder.extract_element(extent, lane)
 
-        fine = builder.not_(frame.any_lane(bad))
-        frame.fail_unless(fine, _FAILURES[node.purpose], details, node.site)
-        builder.scope.known[key] = wrapped
-        return wrapped
+        place = builder.place_of((index, extent, bad))
+        with builder.at(place):
+            fine = builder.not_(frame.any_lane(bad))
+            frame.fail_unless(fine, _FAILURES[node.purpose], details, node.site)
+            place.known[key] = builder.held(wrapped)
+        return place.known[key]

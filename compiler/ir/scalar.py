@@ -151,6 +151,14 @@ def _truncated_divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return (quotient + inexact.astype(x.dtype)).astype(x.dtype)
 
 
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A negative power of an integer is the integer part of a fraction: 0, unless the base is 1 or -1."""
+    if np.asarray(y).dtype.kind != "i":
+        return np.power(x, y)
+    fraction = np.where(x == 1, 1, np.where(x == -1, np.where(y & 1, -1, 1), 0))
+    return np.where(y < 0, fraction, np.power(x, np.maximum(y, 0))).astype(np.asarray(x).dtype)
+
+
 def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     return x * y + z
 
@@ -242,7 +250,7 @@ def _table() -> dict[str, Function]:
         Function("truncdiv", 2, _truncated_divide, kinds=INTEGERS),
         Function("mod", 2, np.mod, kinds=NUMBERS),
         Function("fmod", 2, np.fmod, kinds=NUMBERS),
-        Function("pow", 2, np.power, kinds=NUMBERS),
+        Function("pow", 2, _power, kinds=NUMBERS),
         Function("atan2", 2, np.arctan2, kinds=FLOATS),
         Function("copysign", 2, np.copysign, kinds=FLOATS),
         Function("max", 2, np.maximum),

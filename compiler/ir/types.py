@@ -84,13 +84,17 @@ def dtype_of(array_or_dtype: object) -> DType:
         raise TypeError(f"element type {found} is not supported; use one of {known}") from None
 
 
+class NegativeDimension(ValueError):
+    """A dim of a type would be negative."""
+
+
 def as_dim(dim: object) -> Dim:
     """An int, a symbolic expression, or a text of one."""
     if isinstance(dim, str):
         return symbolic.parse(dim, symbolic.Symbol)
     if isinstance(dim, (int, np.integer)) and not isinstance(dim, bool):
         if dim < 0:
-            raise ValueError(f"a dimension cannot be negative: {dim}")
+            raise NegativeDimension(f"a dimension cannot be negative: {dim}")
         return int(dim)
     if isinstance(dim, symbolic.Expr):
         return dim

@@ -89,7 +89,8 @@ class TopK(Op):
             heap = _Heap(kept, where, task // inner, task % inner, self.k, self.largest)
             return _select_best(heap, source, extent)
 
-        return (*views, nests.loop(outer * inner, row, "parallel"))
+        rows = outer * inner * symbolic.minimum(self.k, 1)  # a heap of nothing has no root: a symbolic k may be 0
+        return (*views, nests.loop(rows, row, "parallel"))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

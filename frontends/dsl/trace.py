@@ -22,9 +22,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
-from ingot.compiler.ir.graph import Builder, Graph, Source, Value
+from ingot.compiler.ir.graph import Builder, Graph, Source, Value, results_of
 from ingot.compiler.ir.symbolic import Symbol, SymbolicValueError, atoms
 from ingot.compiler.ir.types import DType, TensorType, dtype_of, type_of
+from ingot.compiler.ops.base import OpTypeError
 from ingot.compiler.ops.structure import Constant
 from ingot.frontends.dsl.module import Module
 
@@ -73,6 +74,14 @@ class Trace(Builder):
         of random numbers. Tracing again gives the same numbers, so the graph is the same."""
         self.root._numbers += 1
         return self.root._numbers
+
+    def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
+        """A value; refused here, where its source is known, when no tensor has its type."""
+        value = super().emit(op, *args, source=source, name=name)
+        for tensor in results_of(value.type):
+            if any(isinstance(d, int) and d < 0 for d in tensor.shape):
+                raise OpTypeError(f"{op.name} would have the type {tensor!r}: an extent cannot be negative")
+        return value
 
     def lift(self, array: object, dtype: DType | None = None) -> Value:
         """A value for an array that is known now."""

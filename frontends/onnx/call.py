@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Expr, Symbol
 from ingot.compiler.ir.types import DType
+from ingot.compiler.ops.control import Scan, While
 from ingot.compiler.ops.movement import Dimension, stack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
@@ -22,7 +24,7 @@ from ingot.frontends.onnx.elements import Element, element, element_of
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.scope import Scope
 from ingot.frontends.onnx.source import Model
-from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Ratio, Value, element_of_value
+from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Ratio, Value, element_of_value, number_of
 
 
 class Context(Protocol):
@@ -36,11 +38,17 @@ class Context(Protocol):
 
     def unique(self, stem: str) -> Symbol: ...
 
+    def unroll(self, nodes: int) -> None: ...
+
     def are_equal(self, left: Dim, right: Dim) -> bool: ...
 
 
 _REQUIRED: Any = object()
 EVALUATED_ELEMENTS = 1 << 16  # constants up to this size may be computed at import
+MOST_EVALUATED = 1 << 24  # elements of any value on the way to them
+MOST_ROUNDS = 1 << 10  # of loops on the way to them
+MOST_PARTS = 1 << 12  # values that importing a node may make, one by one
+MOST_ELEMENTS = 1 << 26  # of a matrix that importing a node computes
 
 
 class NotTraceable(Exception):
@@ -235,6 +243,16 @@ class Call:
             return tuple(value.array.ravel().tolist())
         return tuple(int(item) for item in self.known(number).ravel())
 
+    def number(self, array: np.ndarray, what: str) -> Any:
+        """The one number of a known input."""
+        return number_of(array, f"{what} of {self.name}")
+
+    def bounded(self, count: float, what: str, most: int = MOST_PARTS) -> Any:
+        """A number of things that importing the node makes; the file may not ask for any number of them."""
+        if not count <= most:
+            raise ProblemError(Kind.TOO_LARGE, f"{self.name}: {what} is {count}; it is at most {most}")
+        return count
+
     def require(self, condition: object, kind: Kind, message: str) -> None:
         if not condition:
             raise ProblemError(kind, f"{self.name}: {message}")
@@ -286,7 +304,7 @@ def evaluate(tensor: Tensor) -> np.ndarray | None:
     if isinstance(value.op, Input):
         return trace.constants.get(value.op.name) if value.op.role == "constant" else None
     body = topological([value])
-    if any(not isinstance(t.size, int) or t.size > 1 << 24 for v in body for t in results_of(v.type)):
+    if not is_quick(body):
         return None
     inputs = list(dict.fromkeys(a for v in body for a in v.args if isinstance(a.op, Input)))
     if any(v.op.role != "constant" for v in inputs):  # type: ignore[union-attr]
@@ -296,6 +314,27 @@ def evaluate(tensor: Tensor) -> np.ndarray | None:
         return run_graph(Graph("constant", tuple(inputs), (value,), constants=constants), {})[0]
     except InterpreterError:
         return None  # it reads a symbolic dim
+
+
+def is_quick(body: Sequence[GraphValue]) -> bool:
+    """Whether values are computed while a model is imported: no large tensors, and no loops that a file can make as long
+    as it likes."""
+    sizes = [t.size for value in body for t in results_of(value.type)]
+    return all(isinstance(s, int) and s <= MOST_EVALUATED for s in sizes) and _rounds(body) <= MOST_ROUNDS
+
+
+def _rounds(body: Sequence[GraphValue]) -> float:
+    """How often the bodies of loops are run."""
+    total: float = 0
+    for value in body:
+        op: Any = value.op
+        inside = sum((_rounds(region.body) for region in op.regions), 0.0)
+        if isinstance(op, While):
+            return math.inf
+        if isinstance(op, Scan):
+            inside = (1 + inside) * (op.length if isinstance(op.length, int) else math.inf)
+        total += inside
+    return total
 
 
 def _outermost(trace: Trace, value: GraphValue) -> tuple[Trace, GraphValue | None]:

@@ -1,7 +1,8 @@
 """The import doctor: every problem of a model in one run, each with a stable code, the node and a hint.
 
 First the structure (names, order, ops, attributes, tensors, functions), without trusting anything in the file; then, when
-that is sound, an import for the declared types, which finds element types and shapes that do not fit.
+that is sound, everything that compiling for the declared types does before it makes code (`OnnxModule.examine`), which
+finds element types and shapes that do not fit. Compiling takes the same way, so that the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -10,20 +11,18 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
-from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto, defs
+from onnx import GraphProto, NodeProto, ValueInfoProto, defs
 
-from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions
 from ingot.frontends.onnx.calls import call_graph, function_key
 from ingot.frontends.onnx.elements import element
 from ingot.frontends.onnx.host import is_host_op
-from ingot.frontends.onnx.importer import DEEPEST, MOST_NODES, Importer, ordered
-from ingot.frontends.onnx.model import DimNames, OnnxModule, declared
-from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
+from ingot.frontends.onnx.importer import DEEPEST, MOST_NODES, ordered
+from ingot.frontends.onnx.model import OnnxModule
+from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.registry import converter, domain_name
-from ingot.frontends.onnx.scope import Scope
+from ingot.frontends.onnx.signature import description_of, form_problems
 from ingot.frontends.onnx.source import (
     MAXIMUM_BYTES,
     UNKNOWN_EXTENT,
@@ -33,21 +32,23 @@ from ingot.frontends.onnx.source import (
     read_model,
     subgraphs,
 )
-from ingot.frontends.onnx.stages import bound
-from ingot.frontends.onnx.values import Pending
+from ingot.frontends.onnx.staged import MOST_LISTED
 
 LARGEST_EXTENT = 1 << 40
-MOST = 200  # problems listed; a broken model may have one per node
 
 
 def check_onnx(source: object) -> list[Problem]:
-    """Every problem of a model (a path, bytes or a ModelProto) for its declared types; none when it compiles for them."""
+    """Every problem of a model (a path, bytes or a ModelProto) for its declared types; none exactly when it compiles."""
     try:
         model = read_model(source)
         found = structure_problems(model)
-        return found or import_problems(model)
+        if not found:
+            OnnxModule(model).examine()
+        return found
     except ProblemError as error:
         return [error.at("")]
+    except OnnxError as error:
+        return list(error.problems)
 
 
 # --- structure --------------------------------------------------------------------------------------
@@ -60,7 +61,7 @@ def structure_problems(model: Model) -> list[Problem]:
         examined.run()
     except ProblemError as error:
         examined.problems.append(error.at(""))
-    return examined.problems[:MOST]
+    return examined.problems[:MOST_LISTED]
 
 
 @dataclass
@@ -189,7 +190,8 @@ class _Structure:
             for name in node.output:
                 if name and (name in made or name in outside):
                     self.add(Kind.DUPLICATE_NAME, f"{name!r} is made by {made.get(name, 'an input or initializer')} too", label)
-                made[name] = label
+                if name:
+                    made[name] = label
         known = outside | made.keys()
         for node, label in zip(nodes, labels, strict=True):
             self._check_node(node, label, known, opsets)
@@ -214,7 +216,7 @@ class _Structure:
             return
         domain = domain_name(node.domain)
         version = opsets.get(domain, 0) or functions.default_version(domain)
-        schema = functions.schema_of(domain, node.op_type, version)
+        schema = description_of(domain, node.op_type, version)
         supported = converter(domain, node.op_type, version) is not None or is_host_op(domain, node.op_type)
         if schema is None:
             if not supported:
@@ -222,32 +224,7 @@ class _Structure:
             return
         if not supported and not (schema.has_function or schema.has_context_dependent_function):
             self.problems.append(functions.unknown_op(node, domain, version).at(label))
-        self._check_signature(node, label, schema)
-
-    def _check_signature(self, node: NodeProto, label: str, schema: Any) -> None:
-        count = len(node.input)
-        if not schema.min_input <= count <= schema.max_input:
-            wanted = f"{schema.min_input} to {schema.max_input}" if schema.max_input < 1 << 30 else f"{schema.min_input} or more"
-            self.add(Kind.INPUT_COUNT, f"{node.op_type} has {count} inputs; it takes {wanted}", label)
-        for place, name in enumerate(node.input):
-            if not name and place < schema.max_input and _is_required(schema.inputs[min(place, len(schema.inputs) - 1)]):
-                self.add(Kind.INPUT_COUNT, f"{node.op_type} is given no value for a required input, number {place}", label)
-        if len(node.output) > schema.max_output:
-            self.add(Kind.INPUT_COUNT, f"{node.op_type} has {len(node.output)} outputs; it makes {schema.max_output}", label)
-        given = {a.name: a for a in node.attribute}
-        if len(given) != len(node.attribute):
-            self.add(Kind.BAD_ATTRIBUTE, f"{node.op_type} has an attribute twice", label)
-        for name, attribute in given.items():
-            entry = schema.attributes.get(name)
-            if entry is None:
-                known = ", ".join(sorted(schema.attributes)) or "none"
-                self.add(Kind.BAD_ATTRIBUTE, f"{node.op_type} has no attribute {name!r}; it has {known}", label)
-            elif not attribute.ref_attr_name and int(attribute.type) != _attribute_type(entry):
-                found = AttributeProto.AttributeType.Name(attribute.type)
-                self.add(Kind.BAD_ATTRIBUTE, f"{name!r} of {node.op_type} is a {found}, not {entry.type.name}", label)
-        for name, entry in schema.attributes.items():
-            if entry.required and name not in given:
-                self.add(Kind.BAD_ATTRIBUTE, f"{node.op_type} wants the attribute {name!r}", label)
+        self.problems += [problem.at(label) for problem in form_problems(node, schema)]
 
 
 def _texts(model: Model) -> Iterator[object]:
@@ -277,16 +254,6 @@ def _texts(model: Model) -> Iterator[object]:
             graphs += subgraphs(node)
 
 
-def _is_required(parameter: Any) -> bool:
-    """Whether an input cannot be left out: one alone, or one of several of a kind."""
-    options = defs.OpSchema.FormalParameterOption
-    return parameter.option == options.Single or (parameter.option == options.Variadic and parameter.is_homogeneous)
-
-
-def _attribute_type(entry: Any) -> int:
-    return int(entry.type.value)
-
-
 @cache
 def _newest(domain: str) -> int:
     return max((s.since_version for s in defs.get_all_schemas_with_history() if s.domain == domain), default=1)
@@ -299,22 +266,3 @@ def _nesting(graph: GraphProto) -> int:
         level = [g for outer in level for node in outer.node for g in subgraphs(node)]
         depth += bool(level)
     return depth
-
-
-# --- import -----------------------------------------------------------------------------------------
-
-
-def import_problems(model: Model) -> list[Problem]:
-    """What does not fit when the model is imported for its declared types."""
-    module = OnnxModule(model)
-    trace = Trace()
-    scope = Scope(trace)
-    scope.weights.update(module.initial_values())
-    dims, arguments = DimNames(), []
-    for value in model.graph.input:
-        if not scope.has(value.name):
-            what = declared(value.type, value.name, dims)
-            scope.set(value.name, Pending("its type is not declared") if what is None else bound(trace, value.name, what, arguments))
-    importer = Importer(model)
-    importer.run(importer.items(model.graph), scope)
-    return importer.problems[:MOST]

@@ -24,13 +24,14 @@ from ingot.runtime.report import Report, Section
 
 def compile_staged(staged: Staged, given: Mapping[str, Given | None]) -> CompiledFunction | OnnxExecutable:
     """A CompiledFunction when the whole model is one program on plain arrays, else an OnnxExecutable."""
-    known = {n: g for n, g in given.items() if g is not None}
+    known = _known(given)
     if len(known) < len(given):
+        examine_staged(staged, given)
         return OnnxExecutable(staged, given)
     try:
         stage = staged.build_first(known)
     except OnnxError as error:
-        if not error.is_about_shapes or not any(g.is_symbolic for g in known.values()):
+        if not _may_vanish(error, known):
             raise
         return OnnxExecutable(staged, given)  # the declared dims say too little: compiled for the shapes of each call
     plain = all(g.element is not None and not g.element.is_coded for g in known.values())
@@ -45,6 +46,25 @@ def compile_staged(staged: Staged, given: Mapping[str, Given | None]) -> Compile
             return OpenFunction(stage.compiled, traced, OnnxExecutable(staged, given))
         return CompiledFunction(stage.compiled, traced, staged.options.threads)
     return OnnxExecutable(staged, given)
+
+
+def examine_staged(staged: Staged, given: Mapping[str, Given | None]) -> None:
+    """Raises the OnnxError that compile_staged raises, without making code."""
+    known = _known(given)
+    try:
+        staged.examine(known, given.keys() - known.keys())
+    except OnnxError as error:
+        if not _may_vanish(error, known):
+            raise
+
+
+def _known(given: Mapping[str, Given | None]) -> dict[str, Given]:
+    return {n: g for n, g in given.items() if g is not None}
+
+
+def _may_vanish(error: OnnxError, known: Mapping[str, Given]) -> bool:
+    """Whether the shapes of a call might not have the problems that the declared ones have."""
+    return error.is_about_shapes and any(g.is_symbolic for g in known.values())
 
 
 class OpenFunction(CompiledFunction):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,10 +21,11 @@ from onnx import GraphProto, NodeProto
 
 from ingot.compiler.errors import IngotError
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.graph import Graph, Source
+from ingot.compiler.ir.graph import Graph, Source, topological
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.ir.symbolic import Dim, Symbol
+from ingot.compiler.ir.types import NegativeDimension
 from ingot.compiler.ops.base import DimsDiffer, OpTypeError
 from ingot.compiler.ops.control import inline
 from ingot.frontends.dsl.tensor import Tensor
@@ -32,18 +33,21 @@ from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx import functions as function_bodies
 from ingot.frontends.onnx import shapes
 from ingot.frontends.onnx.assumptions import Assumptions, difference_in
-from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable
+from ingot.frontends.onnx.call import Call, Decline, Inline, NeedsValue, NotTraceable, is_quick
+from ingot.frontends.onnx.calls import function_key
 from ingot.frontends.onnx.elements import element_of, is_plain
-from ingot.frontends.onnx.host import is_host_op
+from ingot.frontends.onnx.host import evaluator, is_host_op
 from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
-from ingot.frontends.onnx.registry import Converter, converter, domain_name
+from ingot.frontends.onnx.registry import ONNX, Converter, converter, domain_name
 from ingot.frontends.onnx.scope import Scope
+from ingot.frontends.onnx.signature import check_elements, check_kinds, description_of
 from ingot.frontends.onnx.source import Model, dense_of, node_label, subgraphs
 from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Value
 
 FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
 DEEPEST = 64
 MOST_NODES = 1 << 18  # imported in all, copies of functions and unrolled loops counted
+MOST_UNROLLED = 1 << 13  # by unrolling loops
 MALFORMED = (
     ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, NotImplementedError, RecursionError,
     TypeError, ValueError,
@@ -88,6 +92,7 @@ class Importer:
     fresh: int = 0  # number of names made so far
     depth: int = 0
     imported: int = 0
+    unrolled: int = 0
 
     # --- graphs ------------------------------------------------------------------------------------
 
@@ -127,29 +132,43 @@ class Importer:
             if strict:
                 self._import(item, scope, work)
                 continue
-            waiting = self._waiting(item, scope)
-            if waiting is not None:
-                self._defer(item, scope, waiting)
-                continue
             try:
+                waiting = self._waiting(item, scope)
+                if waiting is not None:
+                    self._defer(item, scope, waiting)
+                    continue
                 self._import(item, scope, work)
             except NeedsValue as need:
                 names = tuple(item.node.input[n] for n in need.numbers if n < len(item.node.input))
                 self._defer(item, scope, Pending(str(need)), names)
             except NotTraceable as reason:
-                self._defer(item, scope, Pending(str(reason)), on_host=True)
+                if evaluator(item.node.domain, item.node.op_type) is not None:
+                    self._defer(item, scope, Pending(str(reason)), on_host=True)
+                else:
+                    self._fail(item, scope, Problem(Kind.UNSUPPORTED, str(reason), item.label))
             except ProblemError as error:
-                self._fail(item, scope, error.at(item.label))
-            except (OpTypeError, IngotError) as error:
+                problem = error.at(item.label)
+                self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, None)))
+            except (OpTypeError, NegativeDimension, IngotError) as error:
                 extents = difference_in(error)
                 if extents is not None and self._assume(item, scope, extents):
                     work.appendleft(item)
                     continue
                 message = error.message if isinstance(error, IngotError) else str(error)
                 problem = Problem(Kind.BAD_SHAPE, message, item.label, extents=extents)
-                self._fail(item, scope, problem)
+                self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, extents)))
             except MALFORMED as error:  # what a converter did not foresee of a malformed node
                 self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
+
+    def _is_certain(self, item: Item, scope: Scope, extents: tuple[Dim, Dim] | None) -> bool:
+        """Whether a problem does not depend on the sizes of a call: nothing was assumed about them so far, and the node
+        reads nothing whose shape depends on them, or the two extents differ for all sizes."""
+        if self.assumptions or self.chosen:
+            return False
+        if extents is not None and symbolic.equal(*extents) is False:
+            return True
+        values = map(scope.peek, item.reads)
+        return not any(isinstance(v, Dims) or _is_open(v) for v in values)
 
     def _assume(self, item: Item, scope: Scope, extents: tuple[Dim, Dim]) -> bool:
         """Take two extents to be equal and restate what the node reads: whether it may succeed now. An assumption about
@@ -198,6 +217,15 @@ class Importer:
     def _defer(
         self, item: Item, scope: Scope, why: Pending, needs: tuple[str, ...] = (), on_host: bool = False
     ) -> None:
+        schema = self._schema(item)
+        if schema is not None:
+            values = [scope.peek(name) if name else None for name in item.node.input]
+            try:
+                check_kinds(item.node, schema, values)
+                check_elements(item.node, schema, values)
+            except ProblemError as error:
+                self._fail(item, scope, error.at(item.label))
+                return
         self.deferred.append(Deferred(item, why.reason, needs, on_host))
         for name in item.node.output:
             scope.set(name, why)
@@ -223,6 +251,9 @@ class Importer:
             return
         version = item.opsets.get(domain, 0) or function_bodies.default_version(domain)
         values = [scope.find(name) if name else None for name in node.input]
+        schema = self._schema(item)
+        if schema is not None:
+            check_kinds(node, schema, values)
         call = Call(self, scope, node, dict(item.opsets), version, values)
         found = converter(domain, node.op_type, version)
         if found is None:
@@ -252,6 +283,15 @@ class Importer:
         else:
             self._bind(node, scope, results)
 
+    def _schema(self, item: Item) -> Any:
+        """What the standard says about a node; None for functions of the model and for ops of others. Identity hands on
+        anything, in older versions too: branches that are put in the place of their node end in it."""
+        domain = domain_name(item.node.domain)
+        if function_key(item.node) in self.model.functions or (domain, item.node.op_type) == (ONNX, "Identity"):
+            return None
+        version = item.opsets.get(domain, 0) or function_bodies.default_version(domain)
+        return description_of(domain, item.node.op_type, version)
+
     def _exact(self, node: NodeProto, scope: Scope) -> bool:
         """An op that Ingot wrote as a function, read back as it was; its body is for other readers."""
         if node.domain != "ingot":
@@ -273,6 +313,8 @@ class Importer:
             if wanted:
                 raise ProblemError(Kind.INPUT_COUNT, f"{node.op_type} has no output for {', '.join(wanted)}")
         for name, value in zip(node.output, results, strict=False):
+            if name and isinstance(value, Opaque):
+                raise NotTraceable(f"{node.op_type} hands on strings or maps")
             scope.set(name, self.assumptions.value(value))
 
     def _expanded(self, item: Item, body: function_bodies.Body, scope: Scope) -> list[Item]:
@@ -326,6 +368,7 @@ class Importer:
                     args[number] = call.tensor(value)
             except NeedsValue as need:
                 unknown.append(need)
+        _check_ranks(found, call, args)
         if unknown:
             raise NeedsValue(str(unknown[0]), [n for need in unknown for n in need.numbers])
         try:
@@ -369,7 +412,7 @@ class Importer:
         tensors = [r for r in results if isinstance(r, Tensor)]
         if any(not t.type.is_static or t.type.size > FOLDED_ELEMENTS for t in tensors):  # type: ignore[operator]
             return None
-        if any(isinstance(r, Coded) for r in results):
+        if any(isinstance(r, Coded) for r in results) or not is_quick(topological([t.value for t in tensors])):
             return None
         graph = Graph("known", trace.inputs, tuple(t.value for t in tensors), constants=trace.constants)
         try:
@@ -378,10 +421,33 @@ class Importer:
             return None
         return [next(arrays) if isinstance(r, Tensor) else r for r in results]
 
+    def unroll(self, nodes: int) -> None:
+        """Count the nodes of one more round of a loop that is unrolled; NotTraceable when they are too many."""
+        self.unrolled += nodes
+        if self.unrolled > MOST_UNROLLED:
+            raise NotTraceable(f"loops unrolled into more than {MOST_UNROLLED} nodes")
+
     def unique(self, stem: str) -> Symbol:
         """A dim with a name of its own."""
         self.fresh += 1
         return Symbol(f"{stem}_{self.fresh}", 0)
+
+
+def _check_ranks(found: Converter, call: Call, args: Sequence[Any]) -> None:
+    for number, arg in enumerate(args):
+        if isinstance(arg, Tensor):
+            wanted, least = found.ranks.get(number, arg.rank), found.least_ranks.get(number, 0)
+            call.require(arg.rank == wanted, Kind.BAD_SHAPE, f"input {number} is {arg.type!r}; it has {wanted} axes")
+            call.require(arg.rank >= least, Kind.BAD_SHAPE, f"input {number} is {arg.type!r}; it has {least} axes or more")
+
+
+def _is_open(value: Value) -> bool:
+    """Whether the extents of a value, or its parts, are not all known."""
+    if isinstance(value, Held):
+        return any(map(_is_open, value.value if isinstance(value.value, list) else [value.value]))
+    if isinstance(value, Coded):
+        return not value.tensor.type.is_static
+    return isinstance(value, Pending | Opaque) or (isinstance(value, Tensor) and not value.type.is_static)
 
 
 def _is_coded(value: Value) -> bool:

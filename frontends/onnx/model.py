@@ -24,7 +24,7 @@ from ingot.frontends.dsl.trace import Trace, as_type
 from ingot.frontends.onnx import convert, hosted
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import element, element_of_dtype, is_plain
-from ingot.frontends.onnx.executable import compile_staged
+from ingot.frontends.onnx.executable import compile_staged, examine_staged
 from ingot.frontends.onnx.importer import Importer, Item
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.scope import Scope, Weight
@@ -203,10 +203,14 @@ class OnnxModule(Module):
                     f"{self.name} takes {len(given)} inputs ({', '.join(given)}), {len(checked)} types were given",
                 )
             given = {n: _retyped(g, t) for (n, g), t in zip(given.items(), checked, strict=True)}
-        staged = Staged(
-            self._file.model, self._file.items, self.output_names, self.initial_values(), options, self.name
-        )
-        return compile_staged(staged, given)
+        return compile_staged(self._staged(options), given)
+
+    def examine(self) -> None:
+        """Raises the OnnxError that compiling for the declared types raises, without making code."""
+        examine_staged(self._staged(Options()), self.given)
+
+    def _staged(self, options: Options) -> Staged:
+        return Staged(self._file.model, self._file.items, self.output_names, self.initial_values(), options, self.name)
 
 
 def _retyped(declared: Given | None, type_: TensorType) -> Given:

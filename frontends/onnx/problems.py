@@ -59,6 +59,7 @@ class Problem:
     node: str = ""  # the node's name, or its op and number when it has none
     hint: str = ""
     extents: tuple[Dim, Dim] | None = None  # what must be equal and is not known to be
+    is_certain: bool = False  # whatever the sizes of a call are
 
     @property
     def code(self) -> str:
@@ -93,4 +94,4 @@ class OnnxError(IngotValueError):
     @property
     def is_about_shapes(self) -> bool:
         """Whether every problem is one that other shapes might not have."""
-        return all(p.kind in (Kind.BAD_SHAPE, Kind.UNSUPPORTED) for p in self.problems)
+        return all(p.kind in (Kind.BAD_SHAPE, Kind.UNSUPPORTED) and not p.is_certain for p in self.problems)

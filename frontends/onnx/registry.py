@@ -5,14 +5,15 @@
 
 A converter is given the node's inputs as tensors (None for one that is left out). Inputs numbered in `known` come
 as NumPy arrays, those in `dims` as tuples of dims; when such a value is known only while the program runs, the
-node waits for it (values.Pending). `raw` converters get values as they are. The version chosen is the highest
-`since` that is not above the model's opset version.
+node waits for it (values.Pending). `raw` converters get values as they are. `ranks` and `least_ranks` say what a
+converter takes for granted of its tensors; it is checked before. The version chosen is the highest `since` that is
+not above the model's opset version.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 ONNX = ""
@@ -39,6 +40,8 @@ class Converter:
     dims: frozenset[int] = frozenset()
     raw: bool = False
     moves: bool = False  # only moves elements: works on the storage of any element type
+    ranks: Mapping[int, int] = field(default_factory=dict)  # of inputs that must have one
+    least_ranks: Mapping[int, int] = field(default_factory=dict)  # of inputs that must have at least one
 
 
 _CONVERTERS: dict[tuple[str, str], list[Converter]] = {}
@@ -52,11 +55,13 @@ def onnx_op(
     dims: Iterable[int] = (),
     raw: bool = False,
     moves: bool = False,
+    ranks: Mapping[int, int] | None = None,
+    least_ranks: Mapping[int, int] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the converter of these ops from version `since` on."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        made = Converter(function, since, frozenset(known), frozenset(dims), raw, moves)
+        made = Converter(function, since, frozenset(known), frozenset(dims), raw, moves, ranks or {}, least_ranks or {})
         for name in names:
             versions = _CONVERTERS.setdefault((domain, name), [])
             if any(v.since == since for v in versions):

@@ -44,6 +44,14 @@ class Scope:
             raise ProblemError(Kind.MISSING_INPUT, f"the value {name!r} is used but never defined")
         return self.adopt(self.parent.find(name))
 
+    def peek(self, name: str) -> Value:
+        """A value to look at the type of: a weight that nothing reads yet does not become an input of the program."""
+        if name in self.values:
+            return self.values[name]
+        if name in self.weights:
+            return self.weights[name](Trace())
+        return self.parent.peek(name) if self.parent is not None else None
+
     def adopt(self, value: Value) -> Value:
         """A value of a graph around this one, as it is seen here."""
         if isinstance(value, Coded):

@@ -52,6 +52,11 @@ class Model:
         values = (*self.graph.value_info, *self.graph.output)
         return {v.name: len(v.type.tensor_type.shape.dim) for v in values if v.type.tensor_type.HasField("shape")}
 
+    @cached_property
+    def string_inputs(self) -> frozenset[str]:
+        """Inputs that only the host understands, whatever their shape."""
+        return frozenset(i.name for i in self.graph.input if i.type.tensor_type.elem_type == TensorProto.STRING)
+
     def array(self, tensor: TensorProto) -> np.ndarray:
         return array_of(tensor, self.folder)
 

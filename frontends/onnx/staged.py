@@ -12,22 +12,22 @@ the values at hand, and left to the host when these turn out to change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from ingot.compiler.errors import IngotError
+from ingot.compiler.errors import Code, IngotError
 from ingot.compiler.garbage import no_collection
-from ingot.compiler.ir.graph import Graph, Input
+from ingot.compiler.ir.graph import Graph, Input, Source
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import TensorType, boolean
 from ingot.compiler.ops.checks import Agreed
 from ingot.compiler.options import Options
-from ingot.compiler.pipeline import Compiled, compile_graph
+from ingot.compiler.pipeline import check_graph, compile_graph
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Trace
 from ingot.frontends.onnx.assumptions import MOST_ROUNDS, Assumptions
@@ -50,13 +50,16 @@ from ingot.frontends.onnx.stages import (
     bind_dims,
     bound,
     describe,
+    is_described,
     unshown_dims,
-    within_bounds,
 )
 from ingot.frontends.onnx.values import Opaque, Pending
 from ingot.runtime.errors import ArgumentError, ExecutionError, IngotRuntimeError
 from ingot.runtime.executable import Executable
 
+Result = TypeVar("Result")
+
+MOST_LISTED = 200  # problems in one error; a broken model may have one per node
 MAXIMUM_STAGES = 64  # kept per place; the oldest is forgotten
 
 
@@ -91,6 +94,29 @@ class Staged:
     ) -> Stage:
         """The stage of these nodes for these inputs; OnnxError lists what is wrong with the model. `sizes` are those of
         the call at hand, by which a branch may be chosen."""
+        stage = self._stage(self._imported(items, given, sizes), name or self.name)
+        if stage.graph is not None:
+            stage.compiled = self._about(stage.graph, compile_graph)
+            stage.program = Executable(stage.compiled.program, self.options.threads)
+        return stage
+
+    @no_collection()
+    def examine(self, given: Mapping[str, Given], unknown: Iterable[str] = ()) -> None:
+        """Raises what building the first stage would raise, without making code. What is known of some inputs only
+        when the model is called makes their readers wait; the rest is examined."""
+        imported = self._imported(self.items, given, None, unknown)
+        graph = self._stage(imported, self.name).graph
+        if graph is not None:
+            self._about(graph, check_graph)
+
+    def _imported(
+        self,
+        items: Sequence[Item],
+        given: Mapping[str, Given],
+        sizes: Mapping[Symbol, int] | None,
+        unknown: Iterable[str] = (),
+    ) -> _Imported:
+        """The nodes imported for these inputs, as often as it takes to find what has to be assumed about their dims."""
         assumptions, may_choose = Assumptions(), True
         for _ in range(MOST_ROUNDS):
             trace = Trace()
@@ -100,14 +126,15 @@ class Staged:
             told = {label: _under(assumptions, what) for label, what in given.items()}
             for label, what in told.items():
                 scope.set(label, bound(trace, label, what, arguments))
+            for label in unknown:
+                is_text = label in self.model.string_inputs
+                scope.set(label, Opaque() if is_text else Pending("its type is not declared"))
             importer = Importer(self.model, assumptions, sizes=sizes, may_choose=may_choose)
             importer.run(items, scope)
             assumptions = importer.assumptions
             if not importer.problems:
                 told = {label: _under(assumptions, what) for label, what in given.items()}
-                stage = self._stage(trace, scope, importer, arguments, told, name or self.name)
-                stage.assumes = bool(assumptions)
-                return stage
+                return _Imported(importer, scope, arguments, told)
             assumed = _assumed(assumptions, importer.problems)
             if assumed is None:
                 if not importer.chosen:
@@ -115,7 +142,7 @@ class Staged:
                 assumptions, may_choose = Assumptions(), False  # the branch that was chosen does not fit the rest
             else:
                 assumptions = assumed
-        raise OnnxError(importer.problems, self.model.name)
+        raise OnnxError(importer.problems[:MOST_LISTED], self.model.name)
 
     def build_first(self, given: Mapping[str, Given], sizes: Mapping[Symbol, int] | None = None) -> Stage:
         """The first stage for these inputs, kept for calls with the same ones."""
@@ -138,15 +165,10 @@ class Staged:
             self.refused.add(key)
             return None
 
-    def _stage(
-        self,
-        trace: Trace,
-        scope: Scope,
-        importer: Importer,
-        arguments: list[str],
-        given: Mapping[str, Given],
-        name: str,
-    ) -> Stage:
+    def _stage(self, imported: _Imported, name: str) -> Stage:
+        """The stage of imported nodes, of which no code is made yet."""
+        importer, scope, given = imported.importer, imported.scope, imported.given
+        trace = scope.trace
         deferred = importer.deferred
         call = Call(Importer(self.model), scope, NodeProto(), {}, 0, [])
         collected = Collected(call)
@@ -166,21 +188,26 @@ class Staged:
         carrier = unshown_dims(trace, given.values())
         if carrier:
             trace.input("dims", TensorType(boolean, (0, *carrier)))
-        stage = Stage(arguments, carrier, results, known, collected.types, deferred, collected.dims)
+        stage = Stage(imported.arguments, carrier, results, known, collected.types, deferred, collected.dims)
+        stage.assumes = bool(importer.assumptions)
         if collected.outputs:
             for sizes in dict.fromkeys(importer.chosen):
                 collected.outputs[0] = collected.outputs[0].apply(Agreed(*sizes))
             values = tuple(t.value for t in collected.outputs)
             stage.graph = Graph(name, trace.inputs, values, tuple(collected.names), trace.constants)
-            stage.compiled = self._compiled(stage.graph)
-            stage.program = Executable(stage.compiled.program, self.options.threads)
         return stage
 
-    def _compiled(self, graph: Graph) -> Compiled:
+    def _about(self, graph: Graph, function: Callable[[Graph, Options], Result]) -> Result:
+        """What the compiler says about a graph; what it refuses is a problem of the model."""
         try:
-            return compile_graph(graph, self.options)
+            return function(graph, self.options)
         except InterpreterError as error:  # what depends on weights alone is computed now, and can fail now
             raise OnnxError([Problem(Kind.BAD_VALUE, str(error))], self.model.name) from None
+        except IngotError as error:
+            if error.code is not Code.TOO_LARGE:
+                raise
+            node = error.source.node if isinstance(error.source, Source) else ""
+            raise OnnxError([Problem(Kind.TOO_LARGE, error.message, node)], self.model.name) from None
 
     def _wanted(self, deferred: Iterable[Deferred]) -> list[str]:
         """What later stages, host nodes and the caller read. Weights are there for all of them."""
@@ -224,9 +251,9 @@ class Staged:
             declared = {n: types.get(n) or self.shapes.describe(n, v) for n, v in environment.items()}
             if not any(g.is_symbolic for g in declared.values()):
                 return self.build_first(declared), declared
-            if within_bounds(declared, environment):
-                sizes: dict[Symbol, int] = {}
-                bind_dims(declared, environment, sizes)
+            sizes: dict[Symbol, int] = {}
+            bind_dims(declared, environment, sizes)
+            if is_described(declared, sizes):
                 built = self._built(declared, sizes)
                 if built is not None:
                     return built, declared
@@ -263,11 +290,17 @@ class Staged:
             raise OnnxError([error.at(waiting.item.label)], self.model.name) from None
         except (IngotError, IngotRuntimeError, InterpreterError):
             raise
+        except MemoryError as error:
+            problem = Problem(Kind.TOO_LARGE, f"there is no memory for its results: {error}", waiting.item.label)
+            raise OnnxError([problem], self.model.name) from None
         except MALFORMED as error:  # what the function did not foresee of a malformed node
             problem = Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", waiting.item.label)
             raise OnnxError([problem], self.model.name) from error
         # a tuple or list holds the outputs: a node whose one output is a sequence gives a list of that list
         results = results if isinstance(results, tuple | list) else (results,)
+        if any(node.output[len(results) :]):
+            problem = Problem(Kind.INPUT_COUNT, f"{node.op_type} makes {len(results)} outputs", waiting.item.label)
+            raise OnnxError([problem], self.model.name)
         for name, result in zip(node.output, results, strict=False):
             if name:
                 environment[name] = result
@@ -370,6 +403,16 @@ class Staged:
             )
             self.bodies[id(graph)] = graph, made
         return made, tuple(sorted(graph_free_names(graph)))
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """Nodes imported for what is known of their inputs."""
+
+    importer: Importer
+    scope: Scope
+    arguments: list[str]
+    given: Mapping[str, Given]  # under the assumptions that were made
 
 
 class _Broken(Exception):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Input
 from ingot.compiler.ir.symbolic import Dim, Expr, Symbol
 from ingot.compiler.ir.traverse import symbols_in
@@ -257,21 +258,38 @@ def _extents(dims: Dims) -> list[Any]:
 
 
 def bind_dims(given: Mapping[str, Given], environment: Environment, dims: dict[Symbol, int]) -> None:
-    """The values of symbolic dims that arguments show."""
+    """The values of symbolic dims that arguments show: as an extent, or in an expression that one of them can be found
+    from (n in n + 1)."""
+    shown: list[tuple[Dim, int]] = []
     for name, what in given.items():
-        if what.type is None or what.array is not None:
-            continue
-        for dim, extent in zip(what.type.shape, np.shape(environment[name]), strict=False):
-            if isinstance(dim, Symbol):
-                dims.setdefault(dim, extent)
+        if what.type is not None and what.array is None:
+            shown += zip(what.type.shape, np.shape(environment[name]), strict=False)
+    for dim, extent in shown:
+        if isinstance(dim, Symbol):
+            dims.setdefault(dim, extent)
+    for dim, extent in shown:
+        unknown = [s for s in symbols_in([dim]) if s not in dims]
+        if len(unknown) == 1:
+            found = _solved(dim, extent, unknown[0], dims)
+            if found is not None:
+                dims[unknown[0]] = found
 
 
-def within_bounds(given: Mapping[str, Given], environment: Environment) -> bool:
-    """Whether the extents of a call respect the bounds of the symbolic dims that they are values of."""
-    for name, what in given.items():
+def _solved(dim: Dim, extent: int, symbol: Symbol, dims: Mapping[Symbol, int]) -> int | None:
+    """What a symbol must be for the dim to be this extent, when it is a multiple of the symbol and a number."""
+    rest = symbolic.substitute(dim, {**dims, symbol: 0})
+    step = symbolic.linear_coefficient(symbolic.substitute(dim, dims), symbol)
+    if not isinstance(rest, int) or not isinstance(step, int) or not step or (extent - rest) % step:
+        return None
+    return (extent - rest) // step
+
+
+def is_described(given: Mapping[str, Given], dims: Mapping[Symbol, int]) -> bool:
+    """Whether a call gives every declared dim a value, and one within its bounds."""
+    for what in given.values():
         if what.type is None:
             continue
-        for dim, extent in zip(what.type.shape, np.shape(environment[name]), strict=False):
-            if isinstance(dim, Symbol) and dim.lower is not None and extent < dim.lower:
+        for symbol in symbols_in(what.type.shape):
+            if symbol not in dims or (symbol.lower is not None and dims[symbol] < symbol.lower):
                 return False
     return True

@@ -22,6 +22,7 @@ from ingot.compiler.ir.symbolic import Dim, Expr
 from ingot.compiler.ir.types import DType, i64
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.elements import Element, element_of, element_of_dtype
+from ingot.frontends.onnx.problems import Kind, ProblemError
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,13 @@ def known_dims(dims: Any) -> np.ndarray | Dims:
     array = np.empty(len(items), object)
     array[:] = items
     return known(array, i64)
+
+
+def number_of(array: np.ndarray, what: str) -> Any:
+    """The one number of an array, as a Python number."""
+    if array.size != 1:
+        raise ProblemError(Kind.BAD_SHAPE, f"{what} has the shape {list(array.shape)}; it is one number")
+    return array.reshape(()).item()
 
 
 def shape_of(value: Value) -> tuple[Dim, ...]:

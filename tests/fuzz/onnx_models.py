@@ -10,7 +10,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.frontends.onnx.cases import Case, all_cases, one_per_op
+from tests.frontends.onnx.cases import Case, all_cases, ops_of
 from tests.fuzz.onnx_mutation import mutated
 from tests.fuzz.onnx_worker import Limits, Outcome, Worker
 
@@ -46,30 +46,36 @@ class Finding:
         return f"seed {self.seed}, from {self.entry}: {self.outcome.kind}\n{self.outcome.detail}"
 
 
-def corpus(cases: Iterable[Case]) -> list[Entry]:
-    """The suite's models in memory, those that are small, one for each set of ops."""
-    chosen = one_per_op([c for c in cases if c.data])
-    return [Entry(c.name, c.model, _inputs(c)) for c in chosen if len(c.model) <= LARGEST_MODEL]
+Corpus = list[list[Entry]]  # models of the same ops together, so that each op comes as often as any other
+
+
+def corpus(cases: Iterable[Case]) -> Corpus:
+    """The suite's models in memory, those that are small."""
+    found: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
+    for case in cases:
+        if case.data and len(case.model) <= LARGEST_MODEL and "_expanded" not in case.name:
+            found[ops_of(case)].append(Entry(case.name, case.model, _inputs(case)))
+    return list(found.values())
 
 
 def _inputs(case: Case) -> dict[str, Any]:
     assert case.data
     names = [i.name for i in case.proto.graph.input]
-    return {n: v for n, v in zip(names, case.data[0][0], strict=False) if isinstance(v, np.ndarray)}
+    return {n: v for n, v in zip(names, case.data[0][0], strict=False) if isinstance(v, np.ndarray | list)}
 
 
-def candidate_of(seed: int, entries: list[Entry]) -> tuple[Entry, bytes]:
+def candidate_of(seed: int, entries: Corpus) -> tuple[Entry, bytes]:
     random = Random(seed)
-    entry = random.choice(entries)
-    return entry, mutated(entry.model, [random.choice(entries).model for _ in range(3)], random)
+    entry = random.choice(random.choice(entries))
+    return entry, mutated(entry.model, [random.choice(random.choice(entries)).model for _ in range(3)], random)
 
 
-def findings(seeds: Iterable[int], entries: list[Entry], limits: Limits, counts: Counter[str]) -> Iterator[Finding]:
+def findings(seeds: Iterable[int], entries: Corpus, limits: Limits, counts: Counter[str]) -> Iterator[Finding]:
     """What is wrong with these seeds; `counts` is told how each candidate ended."""
     with Worker() as worker:
         for seed in seeds:
             entry, model = candidate_of(seed, entries)
-            outcome = worker.attempt(model, entry.inputs, limits)
+            outcome = worker.attempt(model, entry.inputs, limits, seed)
             counts[outcome.kind] += 1
             if not outcome.is_fine:
                 yield Finding(seed, entry.name, model, outcome)
@@ -97,7 +103,8 @@ def main() -> int:
         (arguments.folder / f"seed{finding.seed}.onnx").write_bytes(finding.model)
         print(f"--- {finding}", flush=True)
     ended = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    print(f"{failures} of {sum(counts.values())} candidates from {len(entries)} models are findings ({ended})")
+    models = sum(map(len, entries))
+    print(f"{failures} of {sum(counts.values())} candidates from {models} models are findings ({ended})")
     return min(failures, 1)
 
 

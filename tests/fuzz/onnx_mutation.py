@@ -1,4 +1,5 @@
-"""Broken ONNX files made of sound ones: mutations of the message, field by field, and of its bytes.
+"""Broken ONNX files made of sound ones: mutations of the message, field by field, of its bytes, and edits that know
+what they edit (onnx_edits.py).
 
 Invariant: a mutation depends on the generator it is given alone, so a seed is a candidate.
 """
@@ -13,6 +14,8 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError, Message
 from onnx import ModelProto
+
+from tests.fuzz.onnx_edits import edited
 
 INTEGERS = (
     0, 1, -1, 2, 7, 255, -128, 1 << 16, (1 << 31) - 1, -(1 << 31), 1 << 31, 1 << 40, 1 << 47, (1 << 62) + 1,
@@ -29,12 +32,14 @@ _INTEGER_TYPES = {
 
 
 def mutated(model: bytes, others: Sequence[bytes], random: Random) -> bytes:
-    """One candidate: most keep the form of a message, since a parser refuses nearly all other files."""
-    if random.random() < 0.2:
+    """One candidate: most keep the form of a message, since a parser refuses nearly all other files; and most of
+    those are edited as models, since the check of the structure refuses many others."""
+    if random.random() < 0.1:
         return _mutated_bytes(model, others, random)
     message = ModelProto.FromString(model)
+    change = edited if random.random() < 0.7 else _mutate_message
     for _ in range(random.choice((1, 1, 1, 2, 4))):
-        _mutate_message(message, others, random)
+        change(message, others, random)
     try:
         return message.SerializeToString()
     except (EncodeError, ValueError):  # above two gigabytes, or a name that is not text

@@ -4,10 +4,14 @@
 and a detail:
 
     ran        compiled, and ran where inputs could be made
-    refused    an error that Ingot raises on purpose
+    refused    an error that Ingot raises on purpose, about the model or the inputs of its first call
     escaped    any other exception
+    unforeseen a problem of a node that its converter did not foresee: the importer's last resort
+    differs    the check and the compiler do not agree on whether the model compiles
+    wrong      the program and the meaning of its graph do not agree
     crashed    killed by a signal that is not a limit's
     slow       the limit of processor time, or of waiting
+    looping    the same, while a program runs that has a Loop, which may go on for as long as it is told to
     large      the limit of memory, met in a way that ended the process
 """
 
@@ -23,7 +27,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -33,13 +37,31 @@ from onnx import TypeProto
 
 import ingot
 from ingot.compiler.errors import IngotError
+from ingot.compiler.ir.graph import results_of
+from ingot.compiler.ir.interpret.graph import run_graph
 from ingot.compiler.options import Options
+from ingot.frontends.dsl.api import CompiledFunction
+from ingot.frontends.onnx.doctor import check_onnx
 from ingot.frontends.onnx.elements import STRING, element
+from ingot.frontends.onnx.problems import Kind, OnnxError, Problem
 from ingot.runtime.errors import IngotRuntimeError
+from tests.fuzz.checks import differences
+from tests.fuzz.compare import interpretable
 
-FINE = frozenset({"ran", "refused"})
+FINE = frozenset({"ran", "refused", "looping"})
+RUNNING = b"R"  # what a child says before it runs what it compiled
+INTERNAL = frozenset(
+    {"AssertionError", "AttributeError", "MemoryError", "NameError", "NotImplementedError", "RecursionError",
+     "StopIteration", "UnboundLocalError"}
+)  # fmt: skip
 LARGEST_INPUT = 1 << 18  # elements
-OPEN_EXTENT = 3  # of dims that a model leaves open
+LARGEST_COMPARED = 1 << 12  # elements of any value of a program that is compared with its meaning
+OPEN_EXTENTS = (3, 3, 1, 0, 2, 5)  # of dims that a model leaves open
+ROUNDS = 4  # calls of a program: with the inputs of its case, random ones, extreme ones twice
+CHECKED = 4  # every such candidate is checked too
+EXTREME_FLOATS = (np.nan, np.inf, -np.inf, -0.0, 1e30, -1e30, 1e-40, 65504.0, -1.0)
+EXTREME_INTEGERS = (-1, -2, 1 << 7, 1 << 15, 1 << 31, -(1 << 31), 1 << 40, -(1 << 40))
+TEXTS = ("", "a" * 40 + "!", "é\x00", "nan", "1e400", "-1", "text text")
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -57,6 +79,7 @@ class Candidate:
     model: bytes | str
     inputs: Mapping[str, Any]
     limits: Limits = Limits()
+    seed: int = 0  # of the inputs that are made
 
 
 @dataclass(frozen=True)
@@ -82,10 +105,12 @@ class Worker:
             cwd=ROOT,
         )
 
-    def attempt(self, model: bytes | str, inputs: Mapping[str, Any] | None = None, limits: Limits | None = None) -> Outcome:
+    def attempt(
+        self, model: bytes | str, inputs: Mapping[str, Any] | None = None, limits: Limits | None = None, seed: int = 0
+    ) -> Outcome:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        _send(self.process.stdin, Candidate(model, inputs or {}, limits or Limits()))
+        _send(self.process.stdin, Candidate(model, inputs or {}, limits or Limits(), seed))
         return _receive(self.process.stdout)
 
     def __enter__(self) -> Worker:
@@ -130,31 +155,33 @@ def _in_child(candidate: Candidate) -> Outcome:
     if child == 0:
         os.close(reading)
         _limit(candidate.limits)
-        outcome = _tried(candidate)
+        outcome = _tried(candidate, lambda: os.write(writing, RUNNING))
         os.write(writing, pickle.dumps(outcome)[:60000])
         os._exit(0)
     os.close(writing)
     data = _drained(reading, child, candidate.limits.patience)
     os.close(reading)
     _, status = os.waitpid(child, 0)
-    if data is None:
-        return Outcome("slow", f"no answer after {candidate.limits.patience} s")
-    if data:
-        return pickle.loads(data)
+    running = data.startswith(RUNNING)
+    answer = data.removeprefix(RUNNING)
+    if answer:
+        return pickle.loads(answer)
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if number == signal.SIGXCPU:
-        return Outcome("slow", f"{candidate.limits.seconds} s of processor time")
+    if number in (signal.SIGXCPU, signal.SIGKILL):
+        loops = isinstance(candidate.model, bytes) and b"Loop" in candidate.model
+        what = f"{candidate.limits.seconds} s of processor time, or {candidate.limits.patience} s in all"
+        return Outcome("looping" if running and loops else "slow", f"{what}{' while it ran' if running else ''}")
     return Outcome("crashed", signal.Signals(number).name if number else f"exit status {status}")
 
 
-def _drained(stream: int, child: int, patience: float) -> bytes | None:
-    """What the child writes; None when it has to be ended."""
+def _drained(stream: int, child: int, patience: float) -> bytes:
+    """What the child writes before it ends, or has to be ended."""
     data, end = b"", time.monotonic() + patience
     while True:
         ready, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
         if not ready:
             os.kill(child, signal.SIGKILL)
-            return None
+            return data
         piece = os.read(stream, 1 << 16)
         if not piece:
             return data
@@ -169,9 +196,13 @@ def _limit(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _tried(candidate: Candidate) -> Outcome:
+def _tried(candidate: Candidate, starts: Callable[[], object]) -> Outcome:
+    """How a candidate ends; `starts` is called before its program is."""
     try:
-        return Outcome("ran", _compiled_and_run(candidate))
+        return _compiled_and_run(candidate, starts)
+    except OnnxError as error:
+        kind = "unforeseen" if any(is_unforeseen(p) for p in error.problems) else "refused"
+        return Outcome(kind, f"{type(error).__name__}: {str(error)[:4000]}")
     except (IngotError, IngotRuntimeError) as error:
         return Outcome("refused", f"{type(error).__name__}: {str(error)[:4000]}")
     except BaseException as error:
@@ -179,32 +210,95 @@ def _tried(candidate: Candidate) -> Outcome:
         return Outcome(kind, "".join(traceback.format_exception(error)[-6:])[-4000:])
 
 
-def _compiled_and_run(candidate: Candidate) -> str:
-    module = ingot.load_onnx(candidate.model)
-    compiled = module.compile_for((), Options(threads=1, cache=False, workers=1))
-    random = np.random.default_rng(0)
-    inputs: list[Any] = []
+def is_unforeseen(problem: Problem) -> bool:
+    """Whether a converter failed in a way that speaks of the converter, not of the node."""
+    return problem.kind is Kind.BAD_NODE and problem.message.split(":")[0] in INTERNAL
+
+
+def _compiled_and_run(candidate: Candidate, starts: Callable[[], object]) -> Outcome:
+    problems = check_onnx(candidate.model) if candidate.seed % CHECKED == 0 else None
+    try:
+        module = ingot.load_onnx(candidate.model)
+        compiled = module.compile_for((), Options(threads=1, cache=False, workers=1))
+    except (IngotError, IngotRuntimeError) as error:
+        if problems == []:
+            return Outcome("differs", f"check_onnx finds nothing; {type(error).__name__}: {str(error)[:4000]}")
+        raise
+    if problems:
+        return Outcome("differs", "\n".join(["it compiles; check_onnx says:", *map(str, problems)]))
     types = {i.name: i.type for i in module.model.graph.input}
-    for name in module.input_names:
-        given = candidate.inputs.get(name)
-        made = given if given is not None else _made(types[name], random)
-        if made is None:
-            return "compiled"
-        inputs.append(made)
-    with np.errstate(all="ignore"):
-        compiled(*inputs)
-    return ""
+    starts()
+    refusal = ""
+    for round_ in range(ROUNDS):
+        inputs = [made(candidate, name, types[name], round_) for name in module.input_names]
+        if any(i is None for i in inputs):
+            return Outcome("ran", "compiled")
+        try:
+            with np.errstate(all="ignore"):
+                results = compiled(*inputs)
+        except (IngotError, IngotRuntimeError) as error:
+            if isinstance(error, OnnxError) and any(is_unforeseen(p) for p in error.problems):
+                raise
+            if round_ == 0:
+                refusal = f"{type(error).__name__}: {str(error)[:4000]}"
+        else:
+            wrong = difference(compiled, inputs, results) if round_ == 0 else ""
+            if wrong:
+                return Outcome("wrong", wrong)
+    return Outcome("refused", refusal) if refusal else Outcome("ran")
 
 
-def _made(type_: TypeProto, random: np.random.Generator) -> np.ndarray | None:
-    """Random values of a tensor type, unless they are many."""
+def made(candidate: Candidate, name: str, type_: TypeProto, round_: int) -> Any:
+    """An input: the one that is given, then random values, then extreme ones; None where they would be many."""
+    given = candidate.inputs.get(name)
+    if round_ == 0 and given is not None:
+        return given
+    rng = np.random.default_rng((candidate.seed, round_, *name.encode()))
+    if type_.WhichOneof("value") == "sequence_type":
+        part = random_tensor(type_.sequence_type.elem_type, rng, round_ > 1)
+        return None if part is None else [part] * int(rng.integers(0, 3))
+    return random_tensor(type_, rng, round_ > 1)
+
+
+def random_tensor(type_: TypeProto, rng: np.random.Generator, is_extreme: bool) -> np.ndarray | None:
     kind = element(type_.tensor_type.elem_type)
     if type_.WhichOneof("value") != "tensor_type" or kind is None:
         return None
+    open_extent = int(rng.choice(OPEN_EXTENTS))
     dims = type_.tensor_type.shape.dim
-    shape = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else OPEN_EXTENT for d in dims]
+    shape = [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else open_extent for d in dims]
     if float(np.prod([float(d) for d in shape])) > LARGEST_INPUT:
         return None
     if kind is STRING:
-        return np.full(shape, "text", object)
-    return random.integers(0, 4, shape).astype(kind.numpy)
+        return rng.choice(np.array(TEXTS if is_extreme else ["text", "a"], object), shape)
+    plain = rng.integers(0, 4, shape).astype(kind.numpy)
+    if not is_extreme or not plain.size:
+        return plain
+    with np.errstate(all="ignore"):
+        extremes = np.array(EXTREME_FLOATS).astype(kind.numpy)
+        if kind.numpy.kind in "iu":
+            info = np.iinfo(kind.numpy)
+            extremes = np.array([info.min, info.max, 0, *(v for v in EXTREME_INTEGERS if info.min <= v <= info.max)], kind.numpy)
+    chosen = rng.choice(extremes, shape)
+    return np.where(rng.random(shape) < 0.5, chosen, plain).astype(kind.numpy)
+
+
+def difference(compiled: Any, inputs: Sequence[Any], results: Any) -> str:
+    """What the results of one program have that the interpreter's have not; nothing where it would take long."""
+    if not isinstance(compiled, CompiledFunction):
+        return ""
+    graph = compiled.traced.graph
+    sizes = [t.size for v in graph.body for t in results_of(v.type)]
+    if any(not isinstance(size, int) or size > LARGEST_COMPARED for size in sizes) or any(v.op.regions for v in graph.body):
+        return ""
+    given = dict(zip((v.name for v in graph.inputs_with("argument")), map(np.asarray, inputs), strict=True))
+    if any(v.tensor.dtype.numpy != given[v.name].dtype for v in graph.inputs_with("argument")):
+        return ""  # a call converts
+    given |= graph.constants
+    expected = interpretable(graph, given, run_graph)
+    if expected is None:
+        return ""
+    structure = compiled.traced.structure
+    found = (results,) if structure == 0 else [r for _, r in sorted(dict(zip(structure, results, strict=True)).items())]
+    wrong = differences(graph, given, [np.asarray(r) for r in found], expected)
+    return "; ".join(f"{graph.output_names[number]}: {text}" for number, text in wrong)

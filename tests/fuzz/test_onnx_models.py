@@ -7,15 +7,19 @@ import signal
 from collections import Counter
 from random import Random
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from ingot.frontends.dsl.api import CompiledFunction
+from ingot.frontends.onnx.problems import Kind, OnnxError, Problem
 from tests.frontends.onnx.cases import all_cases
 from tests.fuzz import onnx_worker
-from tests.fuzz.onnx_models import Entry, candidate_of, corpus, findings
+from tests.fuzz.onnx_edits import EDITS
+from tests.fuzz.onnx_models import Corpus, candidate_of, corpus, findings
 from tests.fuzz.onnx_mutation import mutated
-from tests.fuzz.onnx_worker import Candidate, Limits
+from tests.fuzz.onnx_worker import Candidate, Limits, Outcome
 
 SEEDS = 60
 SWEEP = 2000
@@ -23,46 +27,47 @@ BATCH = 20
 
 
 @pytest.fixture(scope="session")
-def entries(pytestconfig: pytest.Config) -> list[Entry]:
+def entries(pytestconfig: pytest.Config) -> Corpus:
     assert pytestconfig.cache is not None
     return corpus(all_cases(pytestconfig.cache.mkdir("onnx")))
 
 
-def check_seeds(seeds: range, entries: list[Entry]) -> None:
+def check_seeds(seeds: range, entries: Corpus) -> None:
     found = list(findings(seeds, entries, Limits(), Counter()))
     assert not found, "\n\n".join(map(str, found))
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_broken_files(entries: list[Entry], first: int):
+def test_broken_files(entries: Corpus, first: int):
     check_seeds(range(first, first + BATCH), entries)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("first", range(SEEDS, SWEEP, BATCH))
-def test_many_broken_files(entries: list[Entry], first: int):
+def test_many_broken_files(entries: Corpus, first: int):
     check_seeds(range(first, first + BATCH), entries)
 
 
 # --- the fuzzer itself ------------------------------------------------------------------------------
 
 
-def test_the_corpus_has_most_ops(entries: list[Entry]):
-    ops = {node.op_type for e in entries for node in onnx.load_model_from_string(e.model).graph.node}
+def test_the_corpus_has_most_ops(entries: Corpus):
+    ops = {node.op_type for alike in entries for node in onnx.load_model_from_string(alike[0].model).graph.node}
     assert len(ops) > 180
-    assert any(e.inputs for e in entries)
+    assert any(e.inputs for alike in entries for e in alike)
 
 
-def test_a_seed_gives_one_candidate(entries: list[Entry]):
+def test_a_seed_gives_one_candidate(entries: Corpus):
     made = {seed: candidate_of(seed, entries) for seed in range(20)}
     assert all(candidate_of(seed, entries)[1] == model for seed, (_, model) in made.items())
     assert len({model for _, model in made.values()}) > 15
 
 
-def test_candidates_differ_from_their_model_and_many_are_messages(entries: list[Entry]):
-    others = [e.model for e in entries[:3]]
-    made = [mutated(entries[0].model, others, Random(seed)) for seed in range(100)]
-    assert sum(m != entries[0].model for m in made) > 80
+def test_candidates_differ_from_their_model_and_many_are_messages(entries: Corpus):
+    model = entries[0][0].model
+    others = [alike[0].model for alike in entries[:3]]
+    made = [mutated(model, others, Random(seed)) for seed in range(100)]
+    assert sum(m != model for m in made) > 80
     assert sum(_parses(m) for m in made) > 50
 
 
@@ -87,17 +92,29 @@ def hold(size: int) -> str:
     return str(len(held))
 
 
+def endless() -> None:
+    while True:
+        pass
+
+
+def fail(kind: Kind, message: str) -> None:
+    raise OnnxError([Problem(kind, message)])
+
+
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
-        (lambda candidate: os.kill(os.getpid(), signal.SIGKILL), "crashed"),
-        (lambda candidate: os._exit(3), "crashed"),
-        (lambda candidate: 1 // 0, "escaped"),
-        (lambda candidate: hold(4 << 30), "large"),
-        (lambda candidate: list(iter(int, 1)), "slow"),
-        (lambda candidate: "fine", "ran"),
+        (lambda *_: os.kill(os.getpid(), signal.SIGSEGV), "crashed"),
+        (lambda *_: os._exit(3), "crashed"),
+        (lambda *_: 1 // 0, "escaped"),
+        (lambda *_: hold(4 << 30), "large"),
+        (lambda *_: endless(), "slow"),
+        (lambda _, starts: (starts(), endless()), "slow"),
+        (lambda *_: fail(Kind.BAD_NODE, "AssertionError: "), "unforeseen"),
+        (lambda *_: fail(Kind.BAD_NODE, "ValueError: 3"), "refused"),
+        (lambda *_: Outcome("ran"), "ran"),
     ],
-    ids=["killed", "exit", "exception", "memory", "hang", "fine"],
+    ids=["crash", "exit", "exception", "memory", "hang", "hang while it runs", "internal", "refused", "fine"],
 )
 def test_every_bad_end_is_noticed(monkeypatch: pytest.MonkeyPatch, body, kind: str):
     monkeypatch.setattr(onnx_worker, "_compiled_and_run", body)
@@ -109,3 +126,36 @@ def test_the_server_answers_again_and_again():
     with onnx_worker.Worker() as worker:
         kinds = [worker.attempt(model).kind for model in (tiny_model(), b"no model", tiny_model())]
     assert kinds == ["ran", "refused", "ran"]
+
+
+def test_a_loop_may_go_on_for_as_long_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch):
+    """While it runs; not while it is compiled."""
+    monkeypatch.setattr(onnx_worker, "_compiled_and_run", lambda _, starts: (starts(), endless()))
+    limits = Limits(seconds=1, patience=60)
+    kinds = [onnx_worker._in_child(Candidate(model, {}, limits)).kind for model in (b"Loop", b"Scan")]
+    assert kinds == ["looping", "slow"]
+
+
+def test_a_wrong_answer_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    execute = CompiledFunction.__call__
+    monkeypatch.setattr(CompiledFunction, "__call__", lambda self, *args: execute(self, *args) + np.float32(1))
+    assert onnx_worker._in_child(Candidate(tiny_model(), {})).kind == "wrong"
+
+
+def test_a_check_that_disagrees_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(onnx_worker, "check_onnx", lambda model: [Problem(Kind.BAD_NODE, "")])
+    assert onnx_worker._in_child(Candidate(tiny_model(), {})).kind == "differs"
+    monkeypatch.setattr(onnx_worker, "check_onnx", lambda model: [])
+    assert onnx_worker._in_child(Candidate(b"no model", {})).kind == "differs"
+
+
+@pytest.mark.parametrize("edit", dict.fromkeys(EDITS), ids=lambda edit: edit.__name__)
+def test_every_edit_changes_some_models(entries: Corpus, edit):
+    """And what it makes can be written."""
+    changed = 0
+    others = [alike[0].model for alike in entries[::9]]
+    for number, entry in enumerate(entry for alike in entries for entry in alike[:4]):
+        model = onnx.load_model_from_string(entry.model)
+        edit(model, others, Random(number))
+        changed += model.SerializeToString() != entry.model
+    assert changed > 0

@@ -18,6 +18,7 @@ from ingot.compiler.ops.movement import concat, stack
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call, Inline, NotTraceable
+from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import ML, onnx_op
 
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -99,24 +100,36 @@ def string_labels(op: Call, attribute: str) -> Inline | None:
 # --- linear -----------------------------------------------------------------------------------------
 
 
-@onnx_op("LinearRegressor", domain=ML)
+def _rows_of(op: Call, numbers: Sequence[float], rows: int, dtype: Any) -> np.ndarray:
+    """Numbers as a matrix of so many rows."""
+    op.require(rows > 0 and numbers and len(numbers) % rows == 0, Kind.BAD_ATTRIBUTE, f"{len(numbers)} numbers are not {rows} rows")
+    return np.asarray(numbers, dtype).reshape(rows, -1)
+
+
+def _width(op: Call, x: Any) -> int:
+    """The number of features, which must be known."""
+    op.require(x.rank == 2 and isinstance(x.shape[1], int), Kind.BAD_SHAPE, f"it takes rows of features, not {x.type!r}")
+    return int(x.shape[1])
+
+
+@onnx_op("LinearRegressor", domain=ML, least_ranks={0: 1})
 def linear_regressor(op: Call, x: Tensor) -> Any:
     data = rows(floats(x))
-    targets = op.get("targets", 1)
-    weight = np.asarray(op.get("coefficients"), data.dtype.numpy).reshape(targets, -1)
+    weight = _rows_of(op, op.get("coefficients"), op.get("targets", 1), data.dtype.numpy)
     scores = contract(data, "nf", op.constant(weight), "tf", "nt")
     if op.has("intercepts"):
         scores = scores + op.constant(np.asarray(op.get("intercepts"), data.dtype.numpy))
     return transformed(scores, op.choice("post_transform", "NONE", TRANSFORMS))
 
 
-@onnx_op("LinearClassifier", domain=ML)
+@onnx_op("LinearClassifier", domain=ML, least_ranks={0: 1})
 def linear_classifier(op: Call, x: Tensor) -> Any:
     named = string_labels(op, "classlabels_ints")
     if named is not None:
         return named
     data = rows(floats(x))
-    weight = np.asarray(op.get("coefficients"), data.dtype.numpy).reshape(-1, int(data.shape[1]))
+    numbers, width = op.get("coefficients"), _width(op, data)
+    weight = _rows_of(op, numbers, len(numbers) // max(width, 1), data.dtype.numpy)
     scores = contract(data, "nf", op.constant(weight), "cf", "nc")
     if op.has("intercepts"):
         scores = scores + op.constant(np.asarray(op.get("intercepts"), data.dtype.numpy))
@@ -150,35 +163,42 @@ def _kernel(op: Call, x: Any, vectors: np.ndarray) -> Any:
     return inner.tanh() if kind == "SIGMOID" else inner ** float(int(degree))
 
 
-@onnx_op("SVMRegressor", domain=ML)
+def _rho(op: Call) -> list[float]:
+    found = op.get("rho")
+    op.require(found, Kind.BAD_ATTRIBUTE, "rho is empty")
+    return found
+
+
+@onnx_op("SVMRegressor", domain=ML, least_ranks={0: 1})
 def svm_regressor(op: Call, x: Tensor) -> Any:
     data = rows(floats(x))
     weights = np.asarray(op.get("coefficients"), data.dtype.numpy)
     supports = op.get("n_supports", 0)
     if supports:
-        kernel = _kernel(op, data, np.asarray(op.get("support_vectors")).reshape(supports, -1))
+        kernel = _kernel(op, data, _rows_of(op, op.get("support_vectors"), supports, np.float32))
         total = contract(kernel, "nv", op.constant(weights), "v", "n")
     else:
         total = contract(data, "nf", op.constant(weights), "f", "n")
-    total = (total + op.get("rho")[0]).reshape(total.shape[0], 1)
+    total = (total + _rho(op)[0]).reshape(total.shape[0], 1)
     if op.get("one_class", 0):
         return (total > 0.0).where(1.0, -1.0).cast(data.dtype)
     return transformed(total, op.choice("post_transform", "NONE", TRANSFORMS))
 
 
-@onnx_op("SVMClassifier", domain=ML)
+@onnx_op("SVMClassifier", domain=ML, least_ranks={0: 1})
 def svm_classifier(op: Call, x: Tensor) -> Any:
     named = string_labels(op, "classlabels_ints")
     if named is not None:
         return named
     data = rows(floats(x))
-    rho = op.get("rho")
+    rho = _rho(op)
     count = len(op.get("classlabels_ints", [])) or 1
     weights = np.asarray(op.get("coefficients"), data.dtype.numpy)
     how = op.choice("post_transform", "NONE", TRANSFORMS)
     per_class = op.get("vectors_per_class", None)
     if not per_class:  # one linear model per class
-        scores = contract(data, "nf", op.constant(weights.reshape(count, -1)), "cf", "nc") + rho[0]
+        matrix = _rows_of(op, op.get("coefficients"), count, data.dtype.numpy)
+        scores = contract(data, "nf", op.constant(matrix), "cf", "nc") + rho[0]
         return labelled(op, scores.argmax(1), "classlabels_ints"), transformed(scores, how)
     pairs, votes = _pairwise(op, data, weights, per_class)
     if op.has("prob_a"):
@@ -190,9 +210,13 @@ def svm_classifier(op: Call, x: Tensor) -> Any:
 
 def _pairwise(op: Call, data: Any, weights: np.ndarray, per_class: Sequence[int]) -> tuple[Any, Any]:
     """(decision of each pair of classes, votes for each class)"""
-    total = sum(per_class)
-    vectors = np.asarray(op.get("support_vectors")).reshape(total, -1)
-    coefficients = weights.reshape(-1, total)
+    total, classes = sum(per_class), len(per_class)
+    op.require(all(n >= 0 for n in per_class) and classes > 1, Kind.BAD_ATTRIBUTE, f"vectors_per_class is {list(per_class)}")
+    vectors = _rows_of(op, op.get("support_vectors"), total, np.float32)
+    coefficients = _rows_of(op, weights.tolist(), classes - 1, weights.dtype)
+    op.require(coefficients.shape[1] == total, Kind.BAD_ATTRIBUTE, f"{weights.size} coefficients of {total} vectors")
+    pair_count = op.bounded(classes * (classes - 1) // 2, "the number of pairs of classes")
+    op.require(len(_rho(op)) == pair_count, Kind.BAD_ATTRIBUTE, f"rho has {len(_rho(op))} numbers, not {pair_count}")
     starts = np.concatenate(([0], np.cumsum(per_class)))
     pairs = [(i, j) for i in range(len(per_class)) for j in range(i + 1, len(per_class))]
     matrix = np.zeros((total, len(pairs)), weights.dtype)
@@ -213,6 +237,10 @@ def _pairwise(op: Call, data: Any, weights: np.ndarray, per_class: Sequence[int]
 def _probabilities(op: Call, pairs: Any, count: int) -> Any:
     """Class probabilities from those of the pairs (Wu, Lin and Weng, Probability Estimates for Multi-class
     Classification by Pairwise Coupling, 2004, second method)."""
+    pair_count = count * (count - 1) // 2
+    for name in ("prob_a", "prob_b"):
+        op.require(len(op.get(name, [])) == pair_count, Kind.BAD_ATTRIBUTE, f"{name} has not {pair_count} numbers")
+    op.require(pairs.shape[1] == pair_count and count > 1, Kind.BAD_ATTRIBUTE, f"{count} labels for {pairs.shape[1]} pairs")
     a, b = (op.constant(np.asarray(op.get(n), pairs.dtype.numpy)) for n in ("prob_a", "prob_b"))
     each = (1.0 - (pairs * a + b).sigmoid()).clip(1e-7, 1 - 1e-7)
     table: list[list[Any]] = [[None] * count for _ in range(count)]
@@ -279,7 +307,7 @@ def scaler(op: Call, x: Tensor) -> Any:
     return (data - shift) * factor
 
 
-@onnx_op("Normalizer", domain=ML)
+@onnx_op("Normalizer", domain=ML, least_ranks={0: 1})
 def normalizer(op: Call, x: Tensor) -> Any:
     data = rows(x.cast(f32))
     match op.choice("norm", "MAX", ("MAX", "L1", "L2")):
@@ -301,10 +329,11 @@ def imputer(op: Call, x: Tensor) -> Any:
     return gone.where(op.constant(values if values.size > 1 else values.reshape(())), x)
 
 
-@onnx_op("FeatureVectorizer", domain=ML)
+@onnx_op("FeatureVectorizer", domain=ML, least_ranks={0: 1})
 def feature_vectorizer(op: Call, *parts: Tensor) -> Any:
     """Columns side by side; each part is cut or filled to its declared width."""
     widths = op.get("inputdimensions", [int(rows(p).shape[1]) for p in parts])  # type: ignore[arg-type]
+    op.require(len(widths) == len(parts), Kind.BAD_ATTRIBUTE, f"{len(widths)} widths for {len(parts)} inputs")
     made = []
     for part, width in zip(parts, widths, strict=True):
         data = rows(part.cast(f32))
@@ -333,6 +362,7 @@ def label_encoder(op: Call, x: Tensor) -> Any:
     values = _table(op, _VALUES)
     if keys is None or values is None or op.has("classes_strings"):
         raise NotTraceable("LabelEncoder with strings")
+    op.require(len(keys) == len(values) > 0, Kind.BAD_ATTRIBUTE, f"{len(keys)} keys for {len(values)} values")
     default = _default(op, values)
     table = op.constant(np.append(values, default).astype(values.dtype))
     known = op.constant(keys.astype(x.dtype.numpy))
@@ -350,7 +380,7 @@ def _table(op: Call, names: Sequence[str]) -> np.ndarray | None:
             found = op.get(name)
             dtype = np.int64 if name.endswith("int64s") else np.float32
             array = found if isinstance(found, np.ndarray) else np.asarray(found, dtype)
-            return None if array.dtype == object else array
+            return None if array.dtype == object else array.reshape(-1)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def constant(op: Call) -> Any:
 @onnx_op("ConstantOfShape", dims=(0,))
 def constant_of_shape(op: Call, shape: tuple[Dim, ...]) -> Any:
     value = op.get("value", np.zeros(1, np.float32))
+    op.require(value.size == 1, Kind.BAD_ATTRIBUTE, f"its value has {value.size} elements, not 1")
     return op.constant(value.reshape(())).broadcast_to(shape)
 
 
@@ -79,21 +81,23 @@ def range_(op: Call, start: Value, limit: Value, delta: Value) -> Any:
     """start, start + delta, ... up to limit; the bounds may be symbolic dims, the delta is a number."""
     element = element_of_value(start)
     op.require(element.storage is not None, Kind.ELEMENT_TYPE, f"it does not count in {element}")
-    step = op.known(2).reshape(())[()]
+    step = op.number(op.known(2), "the delta")
     op.require(step != 0, Kind.BAD_VALUE, "the delta is 0")
     assert element.storage is not None
     counted = any(isinstance(v, Dims) for v in (start, limit)) and float(step).is_integer()
     if not counted or not all(_is_whole(v) for v in (start, limit)):
-        first, last = op.known(0).reshape(())[()], op.known(1).reshape(())[()]
-        count: Dim = max(0, int(np.ceil((float(last) - float(first)) / float(step))))
-        base: Any = op.constant(np.asarray(first))
+        first, last = op.number(op.known(0), "the start"), op.number(op.known(1), "the limit")
+        span = (last - first) / step
+        op.require(np.isfinite(span), Kind.BAD_VALUE, f"it counts from {first} to {last} by {step}")
+        count: Dim = max(0, math.ceil(span))
+        base: Any = op.constant(np.asarray(first), element.storage)
     else:
         (low,), (high,) = op.dims(0), op.dims(1)
-        span = high - low if step > 0 else low - high
-        count = symbolic.maximum(0, symbolic.ceildiv(span, abs(int(step))))
+        length = high - low if step > 0 else low - high
+        count = symbolic.maximum(0, symbolic.ceildiv(length, abs(int(step))))
         base = op.dimension(low, element.storage)
     places = Tensor(op.trace, op.trace.emit(Iota((count,), 0, element.storage)))
-    scaled = places if step == 1 else places * op.constant(np.asarray(step))
+    scaled = places if step == 1 else places * op.constant(np.asarray(step), element.storage)
     return scaled + base
 
 

@@ -17,7 +17,7 @@ from ingot.compiler.errors import IngotError
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Value as GraphValue
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.ir.types import boolean, i64
+from ingot.compiler.ir.types import NegativeDimension, boolean, i64
 from ingot.compiler.ops.base import OpTypeError, normalize_axis
 from ingot.compiler.ops.elementwise import Equal
 from ingot.compiler.ops.movement import Dimension, stack
@@ -36,7 +36,7 @@ UNROLLED = 256  # a loop of more rounds than this is not unrolled
 LARGEST_LIMIT = 1 << 31  # a loop that may take more rounds has no limit
 
 # what tracing a region may raise when the region does not fit the compiled form
-REFUSALS = (NotTraceable, OpTypeError, IngotError, ProblemError)
+REFUSALS = (NotTraceable, OpTypeError, NegativeDimension, IngotError, ProblemError)
 
 
 def traced_region(op: Call, graph: GraphProto, trace: Trace, inputs: Sequence[Value]) -> list[Value]:
@@ -254,6 +254,7 @@ def _unrolled(op: Call, body: GraphProto, rounds: int, initial: Sequence[Value])
     states = list(initial)
     collected: list[list[Value]] = [[] for _ in body.output[len(initial) + 1 :]]
     for number in range(rounds):
+        op.importer.unroll(1 + len(body.node))
         given = [_shaped(np.asarray(number, np.int64), body, 0), _shaped(np.asarray(True), body, 1), *states]
         results = traced_region(op, body, op.trace, given)
         if not isinstance(results[0], np.ndarray):

@@ -25,20 +25,24 @@ Sides = tuple[tuple[Dim, Dim], ...]
 AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
+def numbers(op: Call, attribute: str, count: int, default: int) -> list[int]:
+    """An attribute of so many numbers."""
+    found = op.get(attribute, [default] * count)
+    op.require(len(found) == count, Kind.BAD_ATTRIBUTE, f"{attribute} wants {count} numbers, not {len(found)}")
+    return found
+
+
 def window_attributes(op: Call, x: Tensor, taps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Sides]:
     """(strides, dilations, padding of each side) of a node with windows."""
     rank = len(taps)
     op.require(x.rank == rank + 2, Kind.BAD_SHAPE, f"windows of {rank} dims do not fit {x.type!r}")
-    strides = tuple(op.get("strides", [1] * rank))
-    dilations = tuple(op.get("dilations", [1] * rank))
-    op.require(len(strides) == len(dilations) == rank, Kind.BAD_ATTRIBUTE, f"strides and dilations want {rank} numbers")
+    strides, dilations = tuple(numbers(op, "strides", rank, 1)), tuple(numbers(op, "dilations", rank, 1))
     op.require(all(s > 0 for s in (*strides, *dilations)), Kind.BAD_ATTRIBUTE, "strides and dilations are positive")
     mode = op.choice("auto_pad", "NOTSET", AUTO_PAD)
     if mode == "VALID":
         return strides, dilations, ((0, 0),) * rank
     if mode == "NOTSET":
-        pads = op.get("pads", [0] * 2 * rank)
-        op.require(len(pads) == 2 * rank, Kind.BAD_ATTRIBUTE, f"pads want {2 * rank} numbers, not {len(pads)}")
+        pads = numbers(op, "pads", 2 * rank, 0)
         return strides, dilations, tuple((pads[n], pads[n + rank]) for n in range(rank))
     return strides, dilations, same_padding(x.shape[2:], taps, strides, dilations, mode == "SAME_UPPER")
 
@@ -57,6 +61,7 @@ def same_padding(
 
 
 def _taps(op: Call, w: Tensor) -> tuple[int, ...]:
+    op.require(w.rank > 2, Kind.BAD_SHAPE, f"the weight {w.type!r} has no taps")
     taps = w.shape[2:]
     op.require(all(isinstance(t, int) for t in taps), Kind.BAD_SHAPE, f"the weight {w.type!r} has symbolic taps")
     wanted = op.get("kernel_shape", list(taps))
@@ -85,9 +90,10 @@ def convolved(op: Call, x: Tensor, w: Tensor) -> Any:
 def conv_transpose(op: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Any:
     taps = _taps(op, w)
     rank = len(taps)
-    strides = tuple(op.get("strides", [1] * rank))
-    dilations = tuple(op.get("dilations", [1] * rank))
-    extra = op.get("output_padding", [0] * rank)
+    op.require(x.rank == rank + 2, Kind.BAD_SHAPE, f"windows of {rank} dims do not fit {x.type!r}")
+    strides, dilations = tuple(numbers(op, "strides", rank, 1)), tuple(numbers(op, "dilations", rank, 1))
+    op.require(all(s > 0 for s in (*strides, *dilations)), Kind.BAD_ATTRIBUTE, "strides and dilations are positive")
+    extra = numbers(op, "output_padding", rank, 0)
     shape, sides = _upsampled(op, x.shape[2:], taps, strides, dilations, extra)
     result = x.apply(ConvolutionTranspose(strides, sides, dilations, op.get("group", 1), shape=shape), w)
     return result if bias is None else per_channel(result, bias)
@@ -102,7 +108,8 @@ def _upsampled(
     wanted = op.get("output_shape", None)
     if wanted is not None and len(wanted) == rank + 2:
         wanted = wanted[2:]
-    pads = op.get("pads", [0] * 2 * rank)
+    op.require(wanted is None or len(wanted) == rank, Kind.BAD_ATTRIBUTE, f"output_shape is {wanted}")
+    pads = numbers(op, "pads", 2 * rank, 0)
     shape: list[Dim] = []
     sides: list[tuple[Dim, Dim]] = []
     for n in range(rank):
@@ -142,6 +149,7 @@ def integer_operands(x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor
 
 def _pool(op: Call, x: Tensor) -> tuple[tuple[int, ...], dict[str, Any]]:
     taps = tuple(op.get("kernel_shape"))
+    op.require(all(t > 0 for t in taps), Kind.BAD_ATTRIBUTE, f"kernel_shape is {list(taps)}")
     strides, dilations, sides = window_attributes(op, x, taps)
     ceil = bool(op.get("ceil_mode", 0)) and op.get("auto_pad", "NOTSET") == "NOTSET"
     return taps, {"strides": strides, "padding": sides, "dilation": dilations, "ceil_mode": ceil}
@@ -189,37 +197,39 @@ def average_pool_(op: Call, x: Tensor) -> Any:
 @onnx_op("LpPool")
 def lp_pool_(op: Call, x: Tensor) -> Any:
     taps, fields = _pool(op, x)
-    return lp_pool(x, taps, float(op.get("p", 2)), **fields)
+    order = float(op.get("p", 2))
+    op.require(order > 0, Kind.BAD_ATTRIBUTE, f"p is {order}")
+    return lp_pool(x, taps, order, **fields)
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, x.rank))
 
 
-@onnx_op("GlobalAveragePool")
+@onnx_op("GlobalAveragePool", least_ranks={0: 2})
 def global_average_pool(op: Call, x: Tensor) -> Any:
     return x.reduce("mean", _spatial(x), True)
 
 
-@onnx_op("GlobalMaxPool")
+@onnx_op("GlobalMaxPool", least_ranks={0: 2})
 def global_max_pool(op: Call, x: Tensor) -> Any:
     return x.reduce("max", _spatial(x), True)
 
 
-@onnx_op("GlobalLpPool")
+@onnx_op("GlobalLpPool", least_ranks={0: 2})
 def global_lp_pool(op: Call, x: Tensor) -> Any:
     order = float(op.get("p", 2))
+    op.require(order > 0, Kind.BAD_ATTRIBUTE, f"p is {order}")
     if order == 2:
         return (x * x).reduce("sum", _spatial(x), True).sqrt()
     return (x.abs() ** order).reduce("sum", _spatial(x), True) ** (1.0 / order)
 
 
-@onnx_op("MaxUnpool", dims=(2,))
+@onnx_op("MaxUnpool", dims=(2,), least_ranks={0: 3})
 def max_unpool(op: Call, x: Tensor, places: Tensor, shape: tuple[Dim, ...] | None = None) -> Any:
     """Each element goes back to the place that its maximum had in the flattened input."""
-    taps = op.get("kernel_shape")
-    strides = op.get("strides", [1] * len(taps))
-    pads = op.get("pads", [0] * 2 * len(taps))
+    taps = numbers(op, "kernel_shape", x.rank - 2, 0)
+    strides, pads = numbers(op, "strides", len(taps), 1), numbers(op, "pads", 2 * len(taps), 0)
     smallest = (
         *x.shape[:2],
         *(
@@ -227,6 +237,7 @@ def max_unpool(op: Call, x: Tensor, places: Tensor, shape: tuple[Dim, ...] | Non
             for n, (d, s, k) in enumerate(zip(x.shape[2:], strides, taps, strict=True))
         ),
     )
+    op.require(all(not isinstance(d, int) or d >= 0 for d in smallest), Kind.BAD_ATTRIBUTE, f"its result is {list(smallest)}")
     size = symbolic.product(smallest)
     flat = x.full((size,), 0).scatter_elements(
         places.reshape(places.type.size), x.reshape(x.type.size), axis=0, reduction="none"
@@ -234,13 +245,18 @@ def max_unpool(op: Call, x: Tensor, places: Tensor, shape: tuple[Dim, ...] | Non
     result = flat.reshape(*smallest)
     if shape is None:
         return result
+    op.require(len(shape) == x.rank, Kind.BAD_SHAPE, f"the shape of its result has {len(shape)} dims, not {x.rank}")
     return movement.pad(result, [0] * x.rank, [a - b for a, b in zip(shape, smallest, strict=True)])
 
 
-@onnx_op("MaxRoiPool", known=(1,))
+@onnx_op("MaxRoiPool", known=(1,), ranks={0: 4})
 def max_roi_pool(op: Call, x: Tensor, rois: np.ndarray) -> Any:
     """Regions are [batch, x1, y1, x2, y2]; each is divided into bins of which the maximum is taken."""
-    rows, columns = op.get("pooled_shape")
+    rows, columns = numbers(op, "pooled_shape", 2, 1)
+    op.require(rows > 0 and columns > 0, Kind.BAD_ATTRIBUTE, f"pooled_shape is {rows}, {columns}")
+    op.require(rois.ndim == 2 and rois.shape[1] == 5, Kind.BAD_SHAPE, f"its regions have the shape {list(rois.shape)}")
+    op.require(len(rois) and np.isfinite(rois).all(), Kind.BAD_VALUE, "its regions are none, or not finite")
+    op.bounded(len(rois) * rows * columns, "the number of bins")
     scale = op.get("spatial_scale", 1.0)
     results = []
     for batch, *corners in rois.tolist():

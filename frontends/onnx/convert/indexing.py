@@ -69,6 +69,7 @@ def scatter_nd(op: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Any:
 def one_hot(op: Call, indices: Tensor, depth: tuple[Dim, ...], values: Tensor) -> Any:
     """values are [off, on]; the depth is a scalar or has one element."""
     axis = normalize_axis(op.get("axis", -1), indices.rank + 1, op.name)
+    op.require(len(depth) == 1, Kind.BAD_SHAPE, f"the depth has {len(depth)} elements, not 1")
     op.require(values.shape == (2,), Kind.BAD_SHAPE, f"values are [off, on], not {values.type!r}")
     hot = indices.cast(i64).apply(OneHot(depth[0], axis, boolean, True, False))
     return hot.where(values[1], values[0])
@@ -86,18 +87,19 @@ def top_k(op: Call, x: Tensor, k: tuple[Dim, ...]) -> Any:
     return x.apply(TopK(k[0], axis_of(op, x, default=-1), bool(op.get("largest", 1))))
 
 
-@onnx_op("ArrayFeatureExtractor", domain="ai.onnx.ml")
+@onnx_op("ArrayFeatureExtractor", domain="ai.onnx.ml", least_ranks={0: 1})
 def array_feature_extractor(op: Call, x: Tensor, indices: Tensor) -> Any:
     """Columns of the last axis; a vector is one row."""
     data = x if x.rank > 1 else x.reshape(1, *x.shape)
     return data.apply(Gather(data.rank - 1), indices.reshape(indices.type.size))
 
 
-@onnx_op("TensorScatter")
+@onnx_op("TensorScatter", least_ranks={0: 2}, ranks={2: 1})
 def tensor_scatter(op: Call, past: Tensor, update: Tensor, where: Tensor | None = None) -> Any:
     """A key-value cache: the update replaces `length` places along an axis from an index per batch on."""
     axis = normalize_axis(op.get("axis", -2), past.rank, op.name)
     circular = op.choice("mode", "linear", ("linear", "circular")) == "circular"
+    op.require(update.rank == past.rank, Kind.BAD_SHAPE, f"the update {update.type!r} does not fit {past.type!r}")
     length, extent = update.shape[axis], past.shape[axis]
     batch = past.shape[0]
     start = op.constant(np.zeros(1, np.int64)).broadcast_to((batch,)) if where is None else where.cast(i64)

@@ -9,11 +9,15 @@ import numpy as np
 from ingot.compiler.ir.types import f64, i16, i32, i64
 from ingot.compiler.ops.contraction import contract, einsum
 from ingot.compiler.ops.contraction import matmul as contracted
+from ingot.compiler.ops.indexing import Gather
+from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call, evaluate
 from ingot.frontends.onnx.convert.elementwise import same_dtype
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
+
+UNROLLED_SIZE = 16  # of matrices whose elimination is written out
 
 
 @onnx_op("MatMul")
@@ -76,6 +80,8 @@ def det(op: Call, x: Tensor) -> Any:
     rows = x.shape[-2] if x.rank >= 2 else 0
     op.require(not isinstance(rows, int) or rows == size, Kind.BAD_SHAPE, f"{x.type!r} holds no square matrices")
     assert isinstance(size, int)
+    if size > UNROLLED_SIZE:
+        return _looped_det(op, x, size)
     matrix, result = x, None
     for k in range(size):
         column = matrix[..., :, 0]
@@ -96,6 +102,30 @@ def det(op: Call, x: Tensor) -> Any:
         )
         safe = (pivot == 0).where(1.0, pivot).expand_dims(-1).expand_dims(-1)
         matrix = rest[..., :, 1:] - rest[..., :, :1] * (pivot_row[..., :, 1:] / safe)
+    return result
+
+
+def _looped_det(op: Call, x: Tensor, size: int) -> Any:
+    """The same with one body for all columns: rows above the pivot stay in place and are not looked at again."""
+    row = op.constant(np.arange(size, dtype=np.int64))
+    last, before = x.rank - 1, x.rank - 2
+
+    def step(carry: Any, k: Any) -> Any:
+        matrix, result = carry
+        column = matrix.apply(Gather(last), k)
+        best = (row >= k).where(column.abs(), -1.0).argmax(-1)
+        chosen = best.expand_dims(-1)
+        source = (row == k).where(chosen, (row == chosen).where(k, row)).expand_dims(-1).broadcast_to(matrix.shape)
+        swapped = matrix.gather_elements(source, axis=before)
+        pivot_row = swapped.apply(Gather(before), k)
+        pivot = pivot_row.apply(Gather(before), k)
+        factor = (best == k).where(1.0, -1.0).cast(x.dtype) * pivot
+        safe = (pivot == 0).where(1.0, pivot).expand_dims(-1)
+        below = (row > k).where(swapped.apply(Gather(last), k), 0.0).expand_dims(-1)
+        return (swapped - below * (pivot_row / safe).expand_dims(-2), result * factor), None
+
+    start = x.full(x.shape[:-2], 1.0)
+    (_, result), _ = functions.scan(step, (x, start), row)
     return result
 
 

@@ -21,6 +21,8 @@ from ingot.frontends.onnx.convert.matrix import gemm
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import MICROSOFT, ONNX, onnx_op
 
+LARGEST_INVERSE = 256  # of matrices; the elimination is written out
+
 # --- activations ------------------------------------------------------------------------------------
 
 
@@ -117,6 +119,8 @@ def inverse(op: Call, x: Tensor) -> Any:
     size = x.shape[-1]
     op.require(isinstance(size, int), Kind.UNSUPPORTED, f"matrices of the unknown size {size}")
     assert isinstance(size, int)
+    op.require(x.rank >= 2 and x.shape[-2] == size, Kind.BAD_SHAPE, f"{x.type!r} holds no square matrices")
+    op.bounded(size, "the size of its matrices", LARGEST_INVERSE)
     unit = op.constant(np.eye(size, dtype=x.dtype.numpy)).broadcast_to(x.shape)
     both = concat([x, unit], x.rank - 1)
     row = Tensor(op.trace, op.trace.emit(Iota(both.shape, x.rank - 2)))

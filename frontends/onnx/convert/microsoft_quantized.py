@@ -20,13 +20,13 @@ from ingot.frontends.onnx.convert.convolution import average_pool_
 from ingot.frontends.onnx.convert.matrix import integer_product, without_zero
 from ingot.frontends.onnx.convert.microsoft import self_attention
 from ingot.frontends.onnx.convert.quantized import (
-    RANGES,
     dequantize_linear,
     dynamic_quantize_linear,
     quantize_linear,
+    range_of,
     requantized,
 )
-from ingot.frontends.onnx.convert.recurrent import lstm
+from ingot.frontends.onnx.convert.recurrent import RANKS, lstm
 from ingot.frontends.onnx.elements import element_of_dtype
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import MICROSOFT, onnx_op
@@ -41,8 +41,8 @@ def real(x: Tensor, scale: Tensor, zero: Tensor | None) -> Any:
     return codes.cast(f32) * scale.cast(f32).reshape(())
 
 
-def coded(x: Any, scale: Tensor, zero: Tensor | None, dtype: DType) -> Any:
-    low, high = RANGES[element_of_dtype(dtype).name]
+def coded(op: Call, x: Any, scale: Tensor, zero: Tensor | None, dtype: DType) -> Any:
+    low, high = range_of(op, element_of_dtype(dtype))
     code = (x / scale.cast(f32).reshape(())).round()
     if zero is not None:
         code = code + zero.cast(f32).reshape(())
@@ -62,7 +62,7 @@ def _binary(name: str) -> Callable[..., Any]:
         zero: Tensor | None = None,
     ) -> Any:
         result = real(a, a_scale, a_zero).binary(name, real(b, b_scale, b_zero))
-        return coded(result, scale, zero, a.dtype)
+        return coded(op, result, scale, zero, a.dtype)
 
     return convert
 
@@ -75,7 +75,7 @@ def _unary(function: Callable[[Call, Any], Any]) -> Callable[..., Any]:
     def convert(
         op: Call, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, scale: Tensor, zero: Tensor | None = None
     ) -> Any:
-        return coded(function(op, real(x, x_scale, x_zero)), scale, zero, x.dtype)
+        return coded(op, function(op, real(x, x_scale, x_zero)), scale, zero, x.dtype)
 
     return convert
 
@@ -113,7 +113,7 @@ def qlinear_concat(op: Call, scale: Tensor, zero: Tensor, *parts: Tensor) -> Any
     made = []
     for n in range(0, len(parts), 3):
         x, x_scale, x_zero = parts[n : n + 3]
-        made.append(coded(real(x, x_scale, x_zero), scale, zero, zero.dtype))
+        made.append(coded(op, real(x, x_scale, x_zero), scale, zero, zero.dtype))
     return concat(made, normalize_axis(op.get("axis"), made[0].rank, op.name))
 
 
@@ -131,7 +131,7 @@ def qlinear_where(
     zero: Tensor,
 ) -> Any:
     chosen = condition.where(real(a, a_scale, a_zero), real(b, b_scale, b_zero))
-    return coded(chosen, scale, zero, a.dtype)
+    return coded(op, chosen, scale, zero, a.dtype)
 
 
 # --- products ---------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def qattention(
     return self_attention(op, total + bias, mask, past, None)
 
 
-@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT)
+@onnx_op("DynamicQuantizeLSTM", domain=MICROSOFT, ranks={**RANKS, 6: 3, 7: 2})
 def dynamic_quantize_lstm(
     op: Call,
     x: Tensor,

@@ -57,6 +57,7 @@ def reshaped(op: Call, x: Tensor, shape: Sequence[Dim]) -> Any:
 @onnx_op("Flatten", moves=True)
 def flatten(op: Call, x: Tensor) -> Any:
     axis = op.get("axis", 1)
+    op.require(-x.rank <= axis <= x.rank, Kind.BAD_ATTRIBUTE, f"axis {axis} is outside {x.type!r}")
     axis += x.rank if axis < 0 else 0
     return x.reshape(symbolic.product(x.shape[:axis]), symbolic.product(x.shape[axis:]))
 
@@ -138,14 +139,20 @@ def tile(op: Call, x: Tensor, repeats: tuple[Dim, ...]) -> Any:
 @onnx_op("Tile", since=1, known=(1, 2), moves=True)
 def tile_one_axis(op: Call, x: Tensor, tiles: np.ndarray, axis: np.ndarray) -> Any:
     repeats = [1] * x.rank
-    repeats[int(axis.reshape(()))] = int(tiles.reshape(()))
+    place = normalize_axis(int(op.number(axis, "the axis")), x.rank, op.name)
+    repeats[place] = int(op.number(tiles, "the number of tiles"))
     return x.apply(Tile(tuple(repeats)))
 
 
-@onnx_op("DepthToSpace", moves=True)
-def depth_to_space(op: Call, x: Tensor) -> Any:
+def _block_size(op: Call) -> int:
     block = op.get("blocksize")
-    n, c, h, w = x.shape
+    op.require(block > 0, Kind.BAD_ATTRIBUTE, f"its blocksize is {block}")
+    return block
+
+
+@onnx_op("DepthToSpace", moves=True, ranks={0: 4})
+def depth_to_space(op: Call, x: Tensor) -> Any:
+    block, (n, c, h, w) = _block_size(op), x.shape
     depth = c // (block * block)
     if op.choice("mode", "DCR", ("DCR", "CRD")) == "DCR":
         parts = x.reshape(n, block, block, depth, h, w).transpose((0, 3, 4, 1, 5, 2))
@@ -154,19 +161,18 @@ def depth_to_space(op: Call, x: Tensor) -> Any:
     return parts.reshape(n, depth, h * block, w * block)
 
 
-@onnx_op("SpaceToDepth", moves=True)
+@onnx_op("SpaceToDepth", moves=True, ranks={0: 4})
 def space_to_depth(op: Call, x: Tensor) -> Any:
-    block = op.get("blocksize")
-    n, c, h, w = x.shape
+    block, (n, c, h, w) = _block_size(op), x.shape
     parts = x.reshape(n, c, h // block, block, w // block, block)
     order = (0, 3, 5, 1, 2, 4) if op.choice("mode", "DCR", ("DCR", "CRD")) == "DCR" else (0, 1, 3, 5, 2, 4)
     return parts.transpose(order).reshape(n, c * block * block, h // block, w // block)
 
 
-@onnx_op("ReverseSequence")
+@onnx_op("ReverseSequence", ranks={1: 1})
 def reverse_sequence(op: Call, x: Tensor, lengths: Tensor) -> Any:
     """The first lengths[b] elements of time, reversed; the rest stay."""
-    time, batch = op.get("time_axis", 0), op.get("batch_axis", 1)
+    time, batch = axis_of(op, x, "time_axis", 0), axis_of(op, x, "batch_axis", 1)
     places = Tensor(op.trace, op.trace.emit(Iota(x.shape, time)))
     shape = [1] * x.rank
     shape[batch] = lengths.shape[0]  # type: ignore[call-overload]
@@ -176,7 +182,7 @@ def reverse_sequence(op: Call, x: Tensor, lengths: Tensor) -> Any:
 
 @onnx_op("Trilu", known=(1,))
 def trilu(op: Call, x: Tensor, k: np.ndarray | None = None) -> Any:
-    offset = 0 if k is None else int(k.reshape(()))
+    offset = 0 if k is None else int(op.number(k, "k"))
     return x.triu(offset) if op.get("upper", 1) else x.tril(offset)
 
 
@@ -238,7 +244,8 @@ def split(op: Call, x: Tensor, sizes: tuple[Dim, ...] | None = None) -> Any:
 def divided(op: Call, x: Tensor, sizes: Sequence[Dim] | None) -> Any:
     axis = axis_of(op, x)
     if sizes is None:
-        count = op.get("num_outputs", op.output_count)
+        count = op.bounded(op.get("num_outputs", op.output_count), "the number of outputs")
+        op.require(count > 0, Kind.BAD_ATTRIBUTE, f"it makes {count} outputs")
         extent = x.shape[axis]
         each = symbolic.ceildiv(extent, count)
         sizes = [*[each] * (count - 1), extent - each * (count - 1)]
@@ -249,6 +256,7 @@ def divided(op: Call, x: Tensor, sizes: Sequence[Dim] | None) -> Any:
 def center_crop_pad(op: Call, x: Tensor, shape: tuple[Dim, ...]) -> Any:
     axes = op.get("axes", list(range(x.rank)))
     low, high = [0] * x.rank, [0] * x.rank
+    op.require(len(axes) == len(shape), Kind.BAD_SHAPE, f"{len(shape)} extents for {len(axes)} axes")
     for axis, wanted in zip(normalize_axes(axes, x.rank, op.name), shape, strict=True):
         extent = x.shape[axis]
         if symbolic.less(wanted, extent) is True:

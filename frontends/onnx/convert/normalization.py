@@ -16,7 +16,7 @@ def _channels(x: Tensor, p: Tensor) -> Any:
     return p.cast(x.dtype.compute).reshape(p.type.size, *[1] * (x.rank - 2)) if x.rank > 1 else p.cast(x.dtype.compute)
 
 
-@onnx_op("BatchNormalization")
+@onnx_op("BatchNormalization", least_ranks={0: 1})
 def batch_normalization(op: Call, x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Any:
     """With given statistics, or (training) with those of the batch, which also update the running ones."""
     epsilon = op.get("epsilon", 1e-5)
@@ -43,20 +43,28 @@ def _normalized(x: Tensor, scale: Tensor, shift: Tensor, mean: Any, variance: An
     return ((x.cast(x.dtype.compute) - mean) * factor + _channels(x, shift)).cast(x.dtype)
 
 
-@onnx_op("InstanceNormalization")
+@onnx_op("InstanceNormalization", least_ranks={0: 2})
 def instance_normalization(op: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Any:
     return grouped(x, x.shape[1], scale, shift, op.get("epsilon", 1e-5))
 
 
-@onnx_op("GroupNormalization", since=21)
+@onnx_op("GroupNormalization", since=21, least_ranks={0: 2})
 def group_normalization(op: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Any:
-    return grouped(x, op.get("num_groups"), scale, shift, op.get("epsilon", 1e-5))
+    return grouped(x, _groups(op, x), scale, shift, op.get("epsilon", 1e-5))
 
 
-@onnx_op("GroupNormalization", since=18)
+def _groups(op: Call, x: Tensor) -> int:
+    """The number of groups, which must divide the channels."""
+    groups, channels = op.get("num_groups"), x.shape[1]
+    fits = groups > 0 and (not isinstance(channels, int) or channels % groups == 0)
+    op.require(fits, Kind.BAD_ATTRIBUTE, f"{groups} groups of {channels} channels")
+    return groups
+
+
+@onnx_op("GroupNormalization", since=18, least_ranks={0: 2}, ranks={1: 1, 2: 1})
 def group_normalization_18(op: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Any:
     """Scale and shift are per group here, not per channel."""
-    groups = op.get("num_groups")
+    groups = _groups(op, x)
     per_group = x.shape[1] // groups
 
     def repeated(p: Tensor) -> Any:
@@ -119,10 +127,12 @@ def mean_variance_normalization(op: Call, x: Tensor) -> Any:
     return centred / (deviation + 1e-9)
 
 
-@onnx_op("LRN")
+@onnx_op("LRN", least_ranks={0: 2})
 def local_response_normalization(op: Call, x: Tensor) -> Any:
     """y = x / (bias + alpha / size * sum of squares of the neighbouring channels) ^ beta"""
     size = op.get("size")
+    op.require(size > 0, Kind.BAD_ATTRIBUTE, f"its size is {size}")
+    op.bounded(size, "its size")
     alpha, beta, bias = op.get("alpha", 1e-4), op.get("beta", 0.75), op.get("bias", 1.0)
     before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = (x * x).pad(

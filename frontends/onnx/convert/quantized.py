@@ -12,7 +12,7 @@ from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.codes import decoded, encoded
 from ingot.frontends.onnx.convert.convolution import convolved, integer_operands, per_channel
 from ingot.frontends.onnx.convert.matrix import integer_product, without_zero
-from ingot.frontends.onnx.elements import ELEMENTS, Element, element_of_dtype
+from ingot.frontends.onnx.elements import Element, element_of_dtype
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 from ingot.frontends.onnx.values import Coded, Value, element_of_value
@@ -21,6 +21,12 @@ RANGES = {
     "UINT8": (0, 255), "INT8": (-128, 127), "UINT16": (0, 65535), "INT16": (-32768, 32767),
     "UINT4": (0, 15), "INT4": (-8, 7), "UINT2": (0, 3), "INT2": (-2, 1), "INT32": (-(2**31), 2**31 - 1),
 }  # fmt: skip
+
+
+def range_of(op: Call, kind: Element) -> tuple[int, int]:
+    """The least and the greatest code of a type."""
+    op.require(kind.name in RANGES, Kind.ELEMENT_TYPE, f"its codes cannot be {kind} values")
+    return RANGES[kind.name]
 
 
 def spread(op: Call, parameter: Tensor, shape: tuple[Dim, ...]) -> Any:
@@ -53,7 +59,7 @@ def quantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> Any
     precision = op.get("precision", 0)
     # i32 codes meet their scale in floats
     wide: DType = (
-        ELEMENTS[precision].storage or f32 if precision else (factor.dtype if data.dtype == i32 else data.dtype)
+        op.dtype("precision") if precision else (factor.dtype if data.dtype == i32 else data.dtype)
     )
     shape = data.shape
     ratio = data.cast(wide).cast(wide.compute) / spread(op, factor.cast(wide).cast(wide.compute), shape)
@@ -63,8 +69,9 @@ def quantize_linear(op: Call, x: Value, scale: Value, zero: Value = None) -> Any
         if zero is not None and kind.name == "FLOAT4E2M1":
             ratio = ratio + spread(op, decoded(op, zero), shape)
         return encoded(op, ratio, kind, bool(op.get("saturate", 1)))
+    stored = _stored(op, ratio.round(), range_of(op, kind), zero)
     assert kind.storage is not None
-    stored = _stored(op, ratio.round(), RANGES[kind.name], zero).cast(kind.storage)
+    stored = stored.cast(kind.storage)
     return Coded(stored, kind) if kind.is_coded else stored
 
 
@@ -86,7 +93,7 @@ def _quantized_type(op: Call, zero: Value) -> Element:
     code = op.get("output_dtype", 0)
     if zero is not None:
         return element_of_value(zero)
-    return ELEMENTS[code] if code else element_of_dtype(u8)
+    return op.element("output_dtype") if code else element_of_dtype(u8)
 
 
 @onnx_op("DequantizeLinear", raw=True)
@@ -114,7 +121,7 @@ def dynamic_quantize_linear(op: Call, x: Tensor) -> Any:
 
 def requantized(op: Call, total: Any, factor: Any, zero: Tensor | None, dtype: DType) -> Any:
     """Integer sums as codes of the result: round(sum * factor) + zero, saturated."""
-    low, high = RANGES[element_of_dtype(dtype).name]
+    low, high = range_of(op, element_of_dtype(dtype))
     code = (total.cast(f32) * factor).round()
     if zero is not None:
         code = code + zero.cast(f32)

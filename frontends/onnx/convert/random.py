@@ -7,6 +7,7 @@ the node's place in the model.
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import Any
 
@@ -18,13 +19,14 @@ from ingot.compiler.ops.random import RandomNormal, RandomUniform, key_array
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.elements import element_of_dtype
+from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 
 STORED_ELEMENTS = 1 << 20  # more numbers than this are not kept in the program
 
 
 def _key(op: Call) -> Tensor:
-    seed = int(op.get("seed")) if op.has("seed") else zlib.crc32("/".join(op.node.output).encode())
+    seed = _seed(op) if op.has("seed") else zlib.crc32("/".join(op.node.output).encode())
     return op.constant(key_array(seed))
 
 
@@ -32,7 +34,13 @@ def _state(op: Call, shape: tuple[Dim, ...]) -> np.random.RandomState | None:
     static = all(isinstance(d, int) for d in shape)
     if not op.has("seed") or not static or np.prod(shape, dtype=float) > STORED_ELEMENTS:  # type: ignore[arg-type]
         return None
-    return np.random.RandomState(int(op.get("seed")) % (1 << 32))
+    return np.random.RandomState(_seed(op) % (1 << 32))
+
+
+def _seed(op: Call) -> int:
+    seed = op.get("seed")
+    op.require(math.isfinite(seed), Kind.BAD_ATTRIBUTE, f"its seed is {seed}")
+    return int(seed)
 
 
 def uniform(op: Call, shape: tuple[Dim, ...], dtype: DType) -> Any:
@@ -91,9 +99,10 @@ def multinomial(op: Call, x: Tensor) -> Any:
 
 @onnx_op("Dropout", since=12, known=(1, 2))
 def dropout(op: Call, x: Tensor, ratio: np.ndarray | None = None, training: np.ndarray | None = None) -> Any:
-    rate = 0.5 if ratio is None else float(ratio.reshape(()))
-    if training is None or not bool(training.reshape(())) or rate == 0.0:
+    rate = 0.5 if ratio is None else float(op.number(ratio, "the ratio"))
+    if training is None or not bool(op.number(training, "the mode")) or rate == 0.0:
         return x, x.full(x.shape, True, boolean)
+    op.require(0 < rate < 1, Kind.BAD_VALUE, f"the ratio is {rate}")
     state = _state(op, x.shape)
     if state is not None:
         mask = op.constant(state.uniform(0, 1, x.shape) >= rate)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 
+RANKS = {0: 3, 1: 3, 2: 3, 3: 2, 4: 1, 5: 3}  # of the inputs that all three share
 FEW_TIMES = 8  # of which a part is hardly less
 Activation = Callable[[Any], Any]
 Product = Callable[[Any, Any, int], Any]  # (x[..., i], weight[direction, g, i], direction) -> [..., g]
@@ -178,7 +179,7 @@ def _results(op: Call, outputs: list[Any], finals: list[list[Any]]) -> tuple[Any
     return y, *last
 
 
-@onnx_op("RNN")
+@onnx_op("RNN", ranks=RANKS)
 def rnn(
     op: Call,
     x: Tensor,
@@ -206,7 +207,7 @@ def rnn(
     return _results(op, outputs, finals)
 
 
-@onnx_op("GRU")
+@onnx_op("GRU", ranks=RANKS)
 def gru(
     op: Call,
     x: Tensor,
@@ -259,7 +260,7 @@ def _gru_step(
     return step
 
 
-@onnx_op("LSTM")
+@onnx_op("LSTM", ranks={**RANKS, 6: 3, 7: 2})
 def lstm(
     op: Call,
     x: Tensor,

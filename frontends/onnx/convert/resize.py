@@ -22,7 +22,7 @@ from ingot.compiler.ops.contraction import contract
 from ingot.compiler.ops.indexing import Gather
 from ingot.compiler.ops.movement import Iota
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.onnx.call import Call, NeedsValue, evaluate
+from ingot.frontends.onnx.call import MOST_ELEMENTS, Call, NeedsValue, evaluate
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import onnx_op
 from ingot.frontends.onnx.values import Dims, Value
@@ -73,26 +73,29 @@ def upsample_attributes(op: Call, x: Tensor) -> Any:
 
 @onnx_op("Upsample", since=9, known=(1,))
 def upsample(op: Call, x: Tensor, scales: np.ndarray) -> Any:
-    return _upsampled(op, x, scales.tolist())
+    return _upsampled(op, x, scales.reshape(-1).tolist())
 
 
 def _mode(op: Call) -> str:
     """Linear interpolation had another name at first."""
-    given: str = op.get("mode", "nearest")
+    given = op.choice("mode", "nearest", (*MODES, "bilinear"))
     return "linear" if given == "bilinear" else given
 
 
 def _upsampled(op: Call, x: Tensor, scales: Sequence[float]) -> Any:
     mode = _mode(op)
-    lines = [Line(n, d, _scaled(op, d, s), float(s)) for n, (d, s) in enumerate(zip(x.shape, scales, strict=True))]
-    return resized(op, x, lines, Settings(mode, "asymmetric", "floor"))
+    return resized(op, x, _all_axes(op, x, scales), Settings(mode, "asymmetric", "floor"))
+
+
+def _all_axes(op: Call, x: Tensor, scales: Sequence[float]) -> list[Line]:
+    op.require(len(scales) == x.rank, Kind.BAD_SHAPE, f"{len(scales)} scales for {x.type!r}")
+    return [Line(n, d, _scaled(op, d, s), float(s)) for n, (d, s) in enumerate(zip(x.shape, scales, strict=True))]
 
 
 @onnx_op("Resize", since=10, known=(1,))
 def resize_10(op: Call, x: Tensor, scales: np.ndarray) -> Any:
     mode = _mode(op)
-    lines = [Line(n, d, _scaled(op, d, s), float(s)) for n, (d, s) in enumerate(zip(x.shape, scales.tolist(), strict=True))]
-    return resized(op, x, lines, Settings(mode, "asymmetric", "floor"))
+    return resized(op, x, _all_axes(op, x, scales.reshape(-1).tolist()), Settings(mode, "asymmetric", "floor"))
 
 
 @onnx_op("Resize", since=11, raw=True)
@@ -117,6 +120,7 @@ def resize(op: Call, x: Value, roi: Value = None, scales: Value = None, sizes: V
         lines = _by_sizes(op, data, axes)
     if region:
         half = len(region) // 2
+        op.require(len(region) == 2 * len(lines), Kind.BAD_SHAPE, f"a region of {len(region)} numbers for {len(lines)} axes")
         lines = [
             Line(a.axis, a.size, a.result, a.scale, region[n], region[half + n]) for n, a in enumerate(lines)
         ]
@@ -132,11 +136,13 @@ def _by_scales(op: Call, x: Tensor, axes: Sequence[int]) -> list[Line]:
     if isinstance(value, Dims):
         raise NeedsValue("the scales of Resize depend on symbolic dims", [2])
     scales = op.known(2).reshape(-1).tolist()
+    op.require(len(scales) == len(axes), Kind.BAD_SHAPE, f"{len(scales)} scales for {len(axes)} axes")
     return [Line(a, x.shape[a], _scaled(op, x.shape[a], s), float(s)) for a, s in zip(axes, scales, strict=True)]
 
 
 def _scaled(op: Call, size: Dim, scale: float) -> Dim:
     """floor(size * scale)"""
+    op.require(0 < scale < math.inf, Kind.BAD_VALUE, f"a scale is {scale}")
     if isinstance(size, int):
         return math.floor(size * scale)
     fraction = Fraction(scale)
@@ -147,11 +153,13 @@ def _scaled(op: Call, size: Dim, scale: float) -> Dim:
 
 def _by_sizes(op: Call, x: Tensor, axes: Sequence[int]) -> list[Line]:
     sizes = op.dims(3)
+    op.require(len(sizes) == len(axes), Kind.BAD_SHAPE, f"{len(sizes)} sizes for {len(axes)} axes")
     policy = op.choice("keep_aspect_ratio_policy", "stretch", ("stretch", "not_larger", "not_smaller"))
     if policy == "stretch":
         return [Line(a, x.shape[a], s, None) for a, s in zip(axes, sizes, strict=True)]
     if any(not isinstance(d, int) for d in (*sizes, *(x.shape[a] for a in axes))):
         raise NeedsValue("Resize keeps the aspect ratio of symbolic dims", [3])
+    op.require(all(x.shape[a] != 0 for a in axes), Kind.BAD_SHAPE, f"the aspect ratio of {x.type!r}")
     ratios = [s / x.shape[a] for a, s in zip(axes, sizes, strict=True)]  # type: ignore[operator]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [Line(a, x.shape[a], int(scale * x.shape[a] + 0.5), scale) for a in axes]  # type: ignore[operator]
@@ -309,9 +317,11 @@ def _antialiased(op: Call, x: Any, line: Line, left: Any, ratio: Any, settings: 
     assert isinstance(line.size, int)
     assert isinstance(line.result, int)
     base, ratios = evaluate(left), evaluate(ratio)
-    assert base is not None
-    assert ratios is not None
+    if base is None or ratios is None:
+        raise ProblemError(Kind.TOO_LARGE, f"{op.name}: an axis of {line.result} elements made smaller without aliasing")
     scale = min(line.result / line.size if line.scale is None else line.scale, 1.0)
+    op.require(scale > 0, Kind.BAD_VALUE, f"axis {line.axis} is scaled to nothing")
+    op.bounded(line.size * line.result, "the size of the matrix that makes an axis smaller without aliasing", MOST_ELEMENTS)
     reach = 1 if settings.mode == "linear" else 2
     first = math.floor(-reach / scale) + 1
     steps = np.arange(first, 2 - first)

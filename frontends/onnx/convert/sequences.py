@@ -23,7 +23,7 @@ def items_of(op: Call, value: Value) -> list[Value]:
 
 
 def _place(op: Call, number: int, count: int, last: int) -> int:
-    place = int(op.known(number).reshape(()))
+    place = int(op.number(op.known(number), "the position"))
     op.require(-count <= place <= last, Kind.BAD_VALUE, f"position {place} is outside a sequence of {count}")
     return place + count if place < 0 else place
 
@@ -58,6 +58,7 @@ def sequence_insert(op: Call, sequence: Value, item: Value, position: Value = No
 @onnx_op("SequenceErase", raw=True)
 def sequence_erase(op: Call, sequence: Value, position: Value = None) -> Any:
     items = items_of(op, sequence)
+    op.require(items, Kind.BAD_VALUE, "the sequence is empty")
     del items[-1 if position is None else _place(op, 1, len(items), len(items) - 1)]
     return Held(items)
 
@@ -70,6 +71,7 @@ def sequence_length(op: Call, sequence: Value) -> Any:
 @onnx_op("ConcatFromSequence", raw=True)
 def concat_from_sequence(op: Call, sequence: Value) -> Any:
     parts = [op.tensor(v) for v in items_of(op, sequence)]
+    op.require(parts, Kind.BAD_VALUE, "the sequence is empty")
     if op.get("new_axis", 0):
         return stack(parts, normalize_axis(op.get("axis"), parts[0].rank + 1, op.name))
     return concat(parts, normalize_axis(op.get("axis"), parts[0].rank, op.name))
@@ -82,10 +84,13 @@ def split_to_sequence(op: Call, x: Value, sizes: Value = None) -> Any:
     axis = normalize_axis(op.get("axis", 0), tensor.rank, op.name)
     extent = tensor.shape[axis]
     if sizes is not None and op.known(1).ndim == 1:
+        op.bounded(op.known(1).size, "the number of parts")
         return Held(list(split(tensor, op.dims(1), axis)))
-    each = 1 if sizes is None else int(op.known(1).reshape(()))
+    each = 1 if sizes is None else int(op.number(op.known(1), "the size of a part"))
+    op.require(each > 0, Kind.BAD_VALUE, f"the size of a part is {each}")
     if not isinstance(extent, int):
         raise ProblemError(Kind.UNSUPPORTED, f"SplitToSequence along the symbolic axis {extent}")
+    op.bounded(-(-extent // each), "the number of parts")
     parts = split(tensor, [min(each, extent - k) for k in range(0, extent, each)], axis)
     if sizes is None and not op.get("keepdims", 1):
         shape = tuple(d for n, d in enumerate(tensor.shape) if n != axis)

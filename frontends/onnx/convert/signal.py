@@ -14,7 +14,7 @@ from ingot.compiler.ops.contraction import contract
 from ingot.compiler.ops.indexing import Gather
 from ingot.compiler.ops.movement import Iota, stack
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.call import MOST_ELEMENTS, Call
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import onnx_op
 
@@ -57,14 +57,14 @@ def _fitted(x: Any, axis: int, length: int) -> Any:
     return x.pad(low=tuple(low), high=tuple(high), mode="constant", value=0.0)
 
 
-@onnx_op("DFT", since=17, known=(1,))
+@onnx_op("DFT", since=17, known=(1,), least_ranks={0: 2})
 def dft_17(op: Call, x: Tensor, length: np.ndarray | None = None) -> Any:
     return transform(op, x, length, op.get("axis", 1))
 
 
-@onnx_op("DFT", since=20, known=(1, 2))
+@onnx_op("DFT", since=20, known=(1, 2), least_ranks={0: 2})
 def dft(op: Call, x: Tensor, length: np.ndarray | None = None, axis: np.ndarray | None = None) -> Any:
-    return transform(op, x, length, -2 if axis is None else int(axis.reshape(())))
+    return transform(op, x, length, -2 if axis is None else int(op.number(axis, "the axis")))
 
 
 def transform(op: Call, x: Tensor, given: np.ndarray | None, axis: int) -> Any:
@@ -72,12 +72,13 @@ def transform(op: Call, x: Tensor, given: np.ndarray | None, axis: int) -> Any:
     inverse, onesided = bool(op.get("inverse", 0)), bool(op.get("onesided", 0))
     extent = x.shape[axis]
     if given is not None:
-        length = int(given.reshape(()))
+        length = int(op.number(given, "the length"))
     elif isinstance(extent, int):
         length = 2 * (extent - 1) if inverse and onesided else extent
     else:
         raise ProblemError(Kind.UNSUPPORTED, f"{op.name}: a transform over the symbolic dim {extent}")
     op.require(length > 0, Kind.BAD_VALUE, f"the length of the transform is {length}")
+    op.bounded(length * length, "the square of the length of the transform", MOST_ELEMENTS)
     real, imaginary = _split(x)
     if inverse and onesided:
         return _real_inverse(op, real, imaginary, axis, length)
@@ -103,12 +104,12 @@ def _real_inverse(op: Call, real: Any, imaginary: Any, axis: int, length: int) -
     return signal.reshape(*signal.shape, 1)
 
 
-@onnx_op("STFT", known=(1, 3))
+@onnx_op("STFT", known=(1, 3), least_ranks={0: 2}, ranks={2: 1})
 def stft(op: Call, x: Tensor, step: np.ndarray, window: Tensor | None = None, length: np.ndarray | None = None) -> Any:
     """Frames [batch, frames, length] of the signal, windowed and transformed: [batch, frames, frequencies, 2]."""
-    hop = int(step.reshape(()))
+    hop = int(op.number(step, "the step"))
     if length is not None:
-        size: Dim = int(length.reshape(()))
+        size: Dim = int(op.number(length, "the length"))
     elif window is not None:
         size = window.shape[0]
     else:
@@ -116,6 +117,7 @@ def stft(op: Call, x: Tensor, step: np.ndarray, window: Tensor | None = None, le
     if not isinstance(size, int):
         raise ProblemError(Kind.UNSUPPORTED, f"{op.name}: frames of the symbolic length {size}")
     op.require(hop > 0 and size > 0, Kind.BAD_VALUE, f"frames of {size} elements every {hop}")
+    op.bounded(size * size, "the square of the length of a frame", MOST_ELEMENTS)
     real, imaginary = _split(x) if x.rank == 3 else (x, None)
     frames = (real.shape[1] - size) // hop + 1
     count = size // 2 + 1 if op.get("onesided", 1) else size
@@ -138,11 +140,16 @@ def mel_weight_matrix(
     op: Call, bins: np.ndarray, length: np.ndarray, rate: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> Any:
     """Triangular filters, equally wide on the mel scale: [length // 2 + 1, bins]."""
-    count, size = int(bins.reshape(())), int(length.reshape(()))
-    edges = [2595 * np.log10(1 + float(e.reshape(())) / 700) for e in (low, high)]
+    count, size = int(op.number(bins, "the number of bins")), int(op.number(length, "the length"))
+    first, last, samples = (op.number(e, "a frequency") for e in (low, high, rate))
+    op.require(count >= 0 and size >= 0 and 0 <= first <= last and samples > 0, Kind.BAD_VALUE,
+               f"{count} bins of {size} elements from {first} to {last} of {samples}")  # fmt: skip
+    op.bounded((count + 2) * (size // 2 + 1), "the size of its matrix", MOST_ELEMENTS)
+    edges = [2595 * np.log10(1 + e / 700) for e in (first, last)]
     mels = np.arange(count + 2) * ((edges[1] - edges[0]) / (count + 2)) + edges[0]
     hertz = 700 * (10 ** (mels / 2595) - 1)
-    places = ((size + 1) * hertz // int(rate.reshape(()))).astype(int)
+    places = ((size + 1) * hertz // samples).astype(int)
+    op.require(places.max(initial=0) <= size // 2, Kind.BAD_VALUE, f"{last} is beyond half the rate of {samples}")
     matrix = np.zeros((size // 2 + 1, count))
     for n in range(count):
         left, centre, right = places[n : n + 3]
@@ -160,6 +167,7 @@ def mel_weight_matrix(
 def _window(op: Call, size: tuple[Dim, ...], coefficients: tuple[float, ...]) -> Any:
     """A sum of cosines over one period."""
     dtype = op.dtype("output_datatype", 1)
+    op.require(len(size) == 1, Kind.BAD_SHAPE, f"its size has {len(size)} elements, not 1")
     (count,) = size
     wide = dtype.compute
     places = Tensor(op.trace, op.trace.emit(Iota((count,), 0, wide)))

@@ -21,13 +21,14 @@ from ingot.compiler.ops.movement import concat
 from ingot.compiler.ops.trees import TreeLeaves, links
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.tensor import Tensor
-from ingot.frontends.onnx.call import Call
+from ingot.frontends.onnx.call import MOST_ELEMENTS, Call
 from ingot.frontends.onnx.convert.classical import TRANSFORMS, labelled, rows, string_labels, transformed
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import ML, onnx_op
 
 COMPARISONS = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 LEAF = -1
+MEMBER = len(COMPARISONS)  # whether a feature is one of a set of values
 
 
 @dataclass
@@ -192,6 +193,10 @@ def _compared(value: Any, threshold: Any, mode: int) -> Any:
 def aggregated(op: Call, x: Any, forest: Forest, targets: int, how: str) -> Any:
     """[rows, targets]: the sum (or mean, minimum, maximum) over the trees of the weights of their leaves."""
     check_features(x, forest)
+    op.require(forest.roots, Kind.BAD_ATTRIBUTE, "it has no trees")
+    op.bounded(targets * len(forest.mode), "the number of targets times that of nodes", MOST_ELEMENTS)
+    wrong = next((t for given in forest.weights for t in given if not 0 <= t < targets), None)
+    op.require(wrong is None, Kind.BAD_ATTRIBUTE, f"a leaf has a weight of target {wrong} of {targets}")
     forest.depth()  # trees that are none are refused
     made = ordered(forest, int(x.shape[1]), x.dtype.numpy.type) if forest.roots else None
     if made is None:
@@ -241,31 +246,54 @@ def _data(x: Tensor) -> Any:
 # --- version 5 --------------------------------------------------------------------------------------
 
 
-@onnx_op("TreeEnsemble", domain=ML)
+@onnx_op("TreeEnsemble", domain=ML, least_ranks={0: 1})
 def tree_ensemble(op: Call, x: Tensor) -> Any:
     data = _data(x)
-    how = ("AVERAGE", "SUM", "MIN", "MAX")[op.get("aggregate_function", 1)]
+    how = _numbered(op, "aggregate_function", 1, ("AVERAGE", "SUM", "MIN", "MAX"))
     scores = aggregated(op, data, _forest_5(op), op.get("n_targets", 1), how)
-    return transformed(scores, TRANSFORMS[op.get("post_transform", 0)])
+    return transformed(scores, _numbered(op, "post_transform", 0, TRANSFORMS))
+
+
+def _numbered(op: Call, attribute: str, default: int, names: tuple[str, ...]) -> str:
+    """A choice that is written as a number."""
+    number = op.get(attribute, default)
+    op.require(0 <= number < len(names), Kind.BAD_ATTRIBUTE, f"{attribute} is {number}; 0 to {len(names) - 1} are known")
+    return names[number]
+
+
+def _check_lengths(op: Call, stem: str, names: Sequence[str], count: int) -> None:
+    """Attributes that say something about each node, or each leaf, say it about all of them."""
+    for name in names:
+        found = len(op.get(f"{stem}_{name}"))
+        op.require(found == count, Kind.BAD_ATTRIBUTE, f"{stem}_{name} has {found} elements, not {count}")
 
 
 def _forest_5(op: Call) -> Forest:
     forest = Forest()
-    modes, splits = op.get("nodes_modes").tolist(), op.get("nodes_splits").tolist()
+    modes, splits = op.get("nodes_modes").reshape(-1).tolist(), op.get("nodes_splits").reshape(-1).tolist()
     features = op.get("nodes_featureids")
     tracks = op.get("nodes_missing_value_tracks_true", None) or [0] * len(modes)
+    names = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
+    _check_lengths(op, "nodes", names, len(modes))
+    op.require(len(splits) == len(tracks) == len(modes), Kind.BAD_ATTRIBUTE, f"nodes_splits has not {len(modes)} elements")
+    unknown = next((m for m in modes if not 0 <= m <= MEMBER), None)
+    op.require(unknown is None, Kind.BAD_ATTRIBUTE, f"there is no node mode {unknown}")
     members = _member_sets(op, modes)
     heads: list[tuple[int, list[int]]] = []
     for n, mode in enumerate(modes):
-        if mode == 6:  # membership: a chain of comparisons
-            chain = [forest.add(features[n], value, 4, bool(tracks[n])) for value in next(members)]
+        if mode == MEMBER:  # a chain of comparisons
+            values = next(members, None)
+            op.require(values is not None, Kind.BAD_ATTRIBUTE, "membership_values has fewer sets than nodes have")
+            assert values is not None
+            chain = [forest.add(features[n], value, 4, bool(tracks[n])) for value in values]
             for before, after in itertools.pairwise(chain):
                 forest.no[before] = after
             heads.append((chain[0], chain))
         else:
             number = forest.add(features[n], splits[n], mode, bool(tracks[n]))
             heads.append((number, [number]))
-    targets, weights = op.get("leaf_targetids"), op.get("leaf_weights").tolist()
+    targets, weights = op.get("leaf_targetids"), op.get("leaf_weights").reshape(-1).tolist()
+    op.require(len(targets) == len(weights), Kind.BAD_ATTRIBUTE, f"{len(targets)} targets of {len(weights)} leaves")
     ends = []
     for target, weight in zip(targets, weights, strict=True):
         leaf = forest.add(0, 0.0, LEAF)
@@ -276,16 +304,20 @@ def _forest_5(op: Call) -> Forest:
         ("no", op.get("nodes_falsenodeids"), op.get("nodes_falseleafs")),
     ):
         for n, (where, leaf) in enumerate(zip(ids, is_leaf, strict=True)):
+            count = len(ends) if leaf else len(heads)
+            op.require(0 <= where < count, Kind.BAD_ATTRIBUTE, f"a tree names {'leaf' if leaf else 'node'} {where} of {count}")
             goal = ends[where] if leaf else heads[where][0]
             for node in heads[n][1] if branch == "yes" else heads[n][1][-1:]:
                 getattr(forest, branch)[node] = goal
-    forest.roots = [heads[r][0] for r in op.get("tree_roots")]
+    roots = op.get("tree_roots")
+    op.require(all(0 <= r < len(heads) for r in roots), Kind.BAD_ATTRIBUTE, f"tree_roots are {roots} of {len(heads)} nodes")
+    forest.roots = [heads[r][0] for r in roots]
     return forest
 
 
 def _member_sets(op: Call, modes: Sequence[int]) -> Any:
     """The values of each membership node; a NaN ends a set."""
-    if 6 not in modes:
+    if MEMBER not in modes:
         return iter(())
     sets: list[list[float]] = [[]]
     for value in op.get("membership_values").tolist():
@@ -302,8 +334,8 @@ def _member_sets(op: Call, modes: Sequence[int]) -> Any:
 def _numbers(op: Call, name: str, default: Any = None) -> list[Any]:
     """A list that may be given as floats or, for doubles, as a tensor."""
     if op.has(f"{name}_as_tensor"):
-        return op.get(f"{name}_as_tensor").tolist()
-    return list(op.get(name, default))
+        return op.get(f"{name}_as_tensor").reshape(-1).tolist()
+    return list(op.get(name, default) if default is not None else op.get(name))
 
 
 def _forest(op: Call, kind: str) -> Forest:
@@ -312,6 +344,9 @@ def _forest(op: Call, kind: str) -> Forest:
     modes, features = op.get("nodes_modes"), op.get("nodes_featureids")
     splits = _numbers(op, "nodes_values")
     tracks = op.get("nodes_missing_value_tracks_true", None) or [0] * len(modes)
+    _check_lengths(op, "nodes", ("featureids", "truenodeids", "falsenodeids", "treeids", "nodeids"), len(modes))
+    op.require(len(splits) == len(tracks) == len(modes), Kind.BAD_ATTRIBUTE, f"nodes_values has not {len(modes)} elements")
+    _check_lengths(op, kind, ("treeids", "nodeids", "ids"), len(_numbers(op, f"{kind}_weights")))
     place: dict[tuple[int, int], int] = {}
     trees, ids = op.get("nodes_treeids"), op.get("nodes_nodeids")
     for n, mode in enumerate(modes):
@@ -343,7 +378,7 @@ def _with_base(op: Call, scores: Any) -> Any:
     return scores + op.constant(np.asarray(base, scores.dtype.numpy)) if base else scores
 
 
-@onnx_op("TreeEnsembleRegressor", domain=ML)
+@onnx_op("TreeEnsembleRegressor", domain=ML, least_ranks={0: 1})
 def tree_ensemble_regressor(op: Call, x: Tensor) -> Any:
     data = _data(x)
     how = op.choice("aggregate_function", "SUM", ("AVERAGE", "SUM", "MIN", "MAX"))
@@ -351,7 +386,7 @@ def tree_ensemble_regressor(op: Call, x: Tensor) -> Any:
     return transformed(_with_base(op, scores), op.choice("post_transform", "NONE", TRANSFORMS)).cast(f32)
 
 
-@onnx_op("TreeEnsembleClassifier", domain=ML)
+@onnx_op("TreeEnsembleClassifier", domain=ML, least_ranks={0: 1})
 def tree_ensemble_classifier(op: Call, x: Tensor) -> Any:
     named = string_labels(op, "classlabels_int64s")
     if named is not None:

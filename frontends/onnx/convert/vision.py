@@ -18,7 +18,7 @@ from ingot.compiler.ops.indexing import Gather, GatherElements
 from ingot.compiler.ops.movement import Iota, concat, stack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
-from ingot.frontends.onnx.convert.convolution import per_channel
+from ingot.frontends.onnx.convert.convolution import numbers, per_channel
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 
@@ -107,7 +107,7 @@ def cubic_taps(place: Any, a: float = -0.75) -> list[tuple[Any, Any]]:
     return [(low - 1.0, far(t + 1.0)), (low, near(t)), (low + 1.0, near(1.0 - t)), (low + 2.0, far(2.0 - t))]
 
 
-@onnx_op("GridSample")
+@onnx_op("GridSample", least_ranks={0: 3, 1: 3})
 def grid_sample(op: Call, x: Tensor, grid: Tensor) -> Any:
     """grid [n, *places, axes] holds normalised places, the last axis of the image first."""
     given: str = op.get("mode", "linear")
@@ -116,6 +116,7 @@ def grid_sample(op: Call, x: Tensor, grid: Tensor) -> Any:
     padding = op.choice("padding_mode", "zeros", ("zeros", "border", "reflection"))
     align = bool(op.get("align_corners", 0))
     sizes = x.shape[2:]
+    op.require(grid.rank == x.rank, Kind.BAD_SHAPE, f"the grid {grid.type!r} does not fit {x.type!r}")
     batch, where = grid.shape[0], grid.shape[1:-1]
     count = symbolic.product(where)
     flat = grid.cast(f32).reshape(batch, count, len(sizes))
@@ -162,10 +163,11 @@ def _reflection(op: Call, sizes: Sequence[Dim], align: bool) -> Callable[[Any, i
     return reflect
 
 
-@onnx_op("AffineGrid", dims=(1,))
+@onnx_op("AffineGrid", dims=(1,), ranks={0: 3})
 def affine_grid(op: Call, theta: Tensor, size: tuple[Dim, ...]) -> Any:
     """theta [n, k, k + 1] applied to the normalised places of an image of this size."""
     sizes = size[2:]
+    op.require(len(sizes) in (2, 3), Kind.BAD_SHAPE, f"a size of {len(size)} dims, not 4 or 5")
     align = bool(op.get("align_corners", 0))
     coordinates = []
     for axis in reversed(range(len(sizes))):
@@ -183,17 +185,21 @@ def affine_grid(op: Call, theta: Tensor, size: tuple[Dim, ...]) -> Any:
 # --- regions ----------------------------------------------------------------------------------------
 
 
-@onnx_op("RoiAlign")
+@onnx_op("RoiAlign", ranks={0: 4, 1: 2, 2: 1})
 def roi_align(op: Call, x: Tensor, rois: Tensor, batch: Tensor) -> Any:
     """Regions [r, (x1, y1, x2, y2)] of image batch[r], each averaged (or its maximum taken) over a grid of bins.
 
     Without a sampling ratio the number of samples of a bin depends on the size of its region.
     """
     ratio = op.get("sampling_ratio", 0)
+    rows, columns = op.get("output_height", 1), op.get("output_width", 1)
+    op.require(rows > 0 and columns > 0, Kind.BAD_ATTRIBUTE, f"it makes {rows} rows and {columns} columns")
+    op.require(rois.shape[1] == 4, Kind.BAD_SHAPE, f"its regions are {rois.type!r}")
     if ratio > 0:
         return _aligned(op, x, rois, batch, ratio, ratio)
     known = op.known(1)
-    rows, columns = op.get("output_height", 1), op.get("output_width", 1)
+    op.require(len(known) and np.isfinite(known).all(), Kind.BAD_VALUE, "its regions are none, or not finite")
+    op.bounded(len(known), "the number of regions without a sampling ratio")
     scale = op.get("spatial_scale", 1.0)
     parts = []
     for n, (x1, y1, x2, y2) in enumerate(known.tolist()):
@@ -212,6 +218,7 @@ def _half_pixel(op: Call) -> bool:
 
 def _aligned(op: Call, x: Tensor, rois: Tensor, batch: Tensor, tall: int, wide: int) -> Any:
     rows, columns = op.get("output_height", 1), op.get("output_width", 1)
+    op.bounded(max(rows * tall, columns * wide), "the number of samples along an axis")
     count, (height, width) = rois.shape[0], x.shape[2:]
     offset = 0.5 if _half_pixel(op) else 0.0
     corners = rois.cast(f32) * op.get("spatial_scale", 1.0) - offset
@@ -264,15 +271,17 @@ def _pooled(
 # --- deformed convolution -----------------------------------------------------------------------------
 
 
-@onnx_op("DeformConv")
+@onnx_op("DeformConv", ranks={0: 4, 1: 4, 2: 4, 4: 4})
 def deform_conv(
     op: Call, x: Tensor, w: Tensor, offset: Tensor, bias: Tensor | None = None, mask: Tensor | None = None
 ) -> Any:
     """A convolution whose taps are moved by offsets [n, groups * taps * axes, *places] and weighted by a mask."""
     taps = tuple(t for t in w.shape[2:] if isinstance(t, int))
     rank, kernel = len(taps), math.prod(taps)
-    strides, dilations = op.get("strides", [1] * rank), op.get("dilations", [1] * rank)
-    pads, groups, movers = op.get("pads", [0] * 2 * rank), op.get("group", 1), op.get("offset_group", 1)
+    op.require(rank == 2, Kind.BAD_SHAPE, f"the weight {w.type!r} has symbolic taps")
+    strides, dilations = numbers(op, "strides", rank, 1), numbers(op, "dilations", rank, 1)
+    pads, groups, movers = numbers(op, "pads", 2 * rank, 0), op.get("group", 1), op.get("offset_group", 1)
+    op.require(groups > 0 and movers > 0, Kind.BAD_ATTRIBUTE, f"{groups} groups, {movers} offset groups")
     n, channels = x.shape[:2]
     places = offset.shape[2:]
     points = symbolic.product(places)
@@ -296,13 +305,16 @@ def deform_conv(
     return result if bias is None else per_channel(result, bias)
 
 
-@onnx_op("Col2Im", known=(1, 2))
+@onnx_op("Col2Im", known=(1, 2), ranks={0: 3})
 def col2im(op: Call, x: Tensor, image: np.ndarray, block: np.ndarray) -> Any:
     """Windows [n, c * taps, windows] added up to an image: a transposed convolution with a unit weight."""
-    taps, sizes = tuple(block.tolist()), tuple(image.tolist())
+    taps, sizes = tuple(block.reshape(-1).tolist()), tuple(image.reshape(-1).tolist())
     rank, kernel = len(taps), math.prod(taps)
-    strides, dilations = tuple(op.get("strides", [1] * rank)), tuple(op.get("dilations", [1] * rank))
-    pads = op.get("pads", [0] * 2 * rank)
+    op.require(rank == len(sizes) and all(t > 0 for t in taps), Kind.BAD_VALUE, f"windows {taps} of an image {sizes}")
+    op.bounded(kernel, "the size of a window")
+    strides, dilations = tuple(numbers(op, "strides", rank, 1)), tuple(numbers(op, "dilations", rank, 1))
+    op.require(all(s > 0 for s in (*strides, *dilations)), Kind.BAD_ATTRIBUTE, "strides and dilations are positive")
+    pads = numbers(op, "pads", 2 * rank, 0)
     sides = tuple((pads[k], pads[k + rank]) for k in range(rank))
     counts = [
         (size + low + high - step * (tap - 1) - 1) // stride + 1

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ingot.frontends.onnx.call import MOST_ELEMENTS
 from ingot.frontends.onnx.host import host_op
 from ingot.frontends.onnx.hosted.strings import texts
+from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import ML
 
 
@@ -43,6 +45,8 @@ def label_encoder(call: Any, x: np.ndarray) -> np.ndarray:
         return _as_array([table.get(k, default) for k in _plain(x)], x.shape, default)
     keys = _list(call, "keys_strings", "keys_int64s", "keys_floats", "keys_tensor") or []
     values = _list(call, "values_strings", "values_int64s", "values_floats", "values_tensor") or []
+    if len(keys) != len(values) or not values:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"LabelEncoder has {len(keys)} keys for {len(values)} values")
     table = dict(zip(keys, values, strict=True))
     if call.has("default_tensor"):
         default = call.get("default_tensor").ravel().tolist()[0]
@@ -59,6 +63,8 @@ def label_encoder(call: Any, x: np.ndarray) -> np.ndarray:
 @host_op("CategoryMapper", domain=ML)
 def category_mapper(call: Any, x: np.ndarray) -> np.ndarray:
     names, numbers = call.get("cats_strings"), call.get("cats_int64s")
+    if len(names) != len(numbers):
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"CategoryMapper has {len(names)} strings for {len(numbers)} numbers")
     if x.dtype.kind in "OUS":
         table, default = dict(zip(names, numbers, strict=True)), call.get("default_int64", -1)
     else:
@@ -88,7 +94,10 @@ def cast_map(call: Any, x: dict[int, Any]) -> np.ndarray:
     if call.get("map_form", "DENSE") == "DENSE":
         row = [x[k] for k in sorted(x)]
     else:
-        row = [x.get(k, 0) for k in range(call.get("max_map", 1))]
+        count = call.get("max_map", 1)
+        if count > MOST_ELEMENTS:
+            raise ProblemError(Kind.TOO_LARGE, f"CastMap makes {count} columns; {MOST_ELEMENTS} are the most")
+        row = [x.get(k, 0) for k in range(count)]
     made = np.empty((1, len(row)), dtype)
     made[0, :] = [str(v) for v in row] if dtype is object else [float(v) for v in row]
     return made
@@ -99,4 +108,6 @@ def zip_map(call: Any, x: np.ndarray) -> Any:
     """Each row as a map from class to score."""
     names = _list(call, "classlabels_strings", "classlabels_int64s") or []
     rows = x if x.ndim > 1 else x.reshape(1, -1)
+    if rows.ndim != 2 or rows.shape[1] != len(names):
+        raise ProblemError(Kind.BAD_SHAPE, f"ZipMap has {len(names)} labels for scores of the shape {list(x.shape)}")
     return [[dict(zip(names, map(np.float32, row.tolist()), strict=True)) for row in rows]]

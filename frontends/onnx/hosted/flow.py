@@ -8,19 +8,21 @@ import numpy as np
 
 from ingot.frontends.onnx.elements import element
 from ingot.frontends.onnx.host import host_op
+from ingot.frontends.onnx.problems import Kind, ProblemError
+from ingot.frontends.onnx.values import number_of
 
 
 @host_op("Loop")
 def loop(call: Any, count: np.ndarray | None, condition: np.ndarray | None, *initial: Any) -> Any:
     body = call.get("body")
-    rounds = None if count is None else int(np.asarray(count).reshape(()))
-    go = condition is None or bool(np.asarray(condition).reshape(()))
+    rounds = None if count is None else int(number_of(np.asarray(count), "the number of rounds of Loop"))
+    go = condition is None or bool(number_of(np.asarray(condition), "the condition of Loop"))
     states = list(initial)
     collected: list[list[np.ndarray]] = [[] for _ in body.output[1 + len(states) :]]
     number = 0
     while go and (rounds is None or number < rounds):
         results = call.run(body, [np.asarray(number, np.int64), np.asarray(go), *states])
-        go = bool(np.asarray(results[0]).reshape(()))
+        go = bool(number_of(np.asarray(results[0]), "the condition of Loop"))
         states = results[1 : 1 + len(states)]
         for row, value in zip(collected, results[1 + len(states) :], strict=True):
             row.append(value)
@@ -49,27 +51,51 @@ def sequence_map(call: Any, first: list[Any], *more: Any) -> Any:
     return tuple([row[n] for row in rows] for n in range(len(body.output)))
 
 
+@host_op("Identity", "Optional")
+def identity(call: Any, x: Any = None) -> Any:
+    return [x]
+
+
+@host_op("OptionalGetElement")
+def optional_get_element(call: Any, x: Any) -> Any:
+    if x is None:
+        raise ProblemError(Kind.BAD_VALUE, "OptionalGetElement on an optional without element")
+    return [x]
+
+
+@host_op("OptionalHasElement")
+def optional_has_element(call: Any, x: Any = None) -> np.ndarray:
+    return np.asarray(x is not None)
+
+
 @host_op("SequenceConstruct")
 def sequence_construct(call: Any, *parts: Any) -> list[Any]:
     return [list(parts)]
 
 
+def _place(position: np.ndarray, count: int, last: int) -> int:
+    place = int(number_of(np.asarray(position), "a position"))
+    if not -count <= place <= last:
+        raise ProblemError(Kind.BAD_VALUE, f"position {place} is outside a sequence of {count}")
+    return place + count if place < 0 else place
+
+
 @host_op("SequenceAt")
 def sequence_at(call: Any, sequence: list[Any], position: np.ndarray) -> Any:
-    return sequence[int(position.reshape(()))]
+    return sequence[_place(position, len(sequence), len(sequence) - 1)]
 
 
 @host_op("SequenceInsert")
 def sequence_insert(call: Any, sequence: list[Any], item: Any, position: np.ndarray | None = None) -> Any:
     made = list(sequence)
-    made.insert(len(made) if position is None else int(position.reshape(())), item)
+    made.insert(len(made) if position is None else _place(position, len(made), len(made)), item)
     return [made]
 
 
 @host_op("SequenceErase")
 def sequence_erase(call: Any, sequence: list[Any], position: np.ndarray | None = None) -> Any:
     made = list(sequence)
-    del made[-1 if position is None else int(position.reshape(()))]
+    del made[_place(np.asarray(-1) if position is None else position, len(made), len(made) - 1)]
     return [made]
 
 
@@ -91,6 +117,10 @@ def split_to_sequence(call: Any, x: np.ndarray, sizes: np.ndarray | None = None)
         parts = np.split(x, x.shape[axis], axis)
         return [parts if call.get("keepdims", 1) else [np.squeeze(p, axis) for p in parts]]
     each = int(sizes.reshape(())) if sizes.ndim == 0 else None
+    if each is not None and each <= 0:
+        raise ProblemError(Kind.BAD_VALUE, f"SplitToSequence: the size of a part is {each}")
+    if each is None and (sizes.min(initial=0) < 0 or sizes.sum() != x.shape[axis]):
+        raise ProblemError(Kind.BAD_VALUE, f"SplitToSequence: {sizes.tolist()} are no parts of {x.shape[axis]}")
     places = np.cumsum(sizes)[:-1] if each is None else np.arange(each, x.shape[axis], each)
     return [np.split(x, places, axis)]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ingot.frontends.onnx.host import shape_by_value
 from ingot.frontends.onnx.problems import Kind, ProblemError
+from ingot.frontends.onnx.values import number_of
 
 
 @shape_by_value("Slice")
@@ -32,10 +34,10 @@ def slice_(
 
 @shape_by_value("Range")
 def range_(call: Any, start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    first, end, step = (v.reshape(()).item() for v in (start, limit, delta))
-    if step == 0:
-        raise ProblemError(Kind.BAD_VALUE, "Range with a delta of zero")
-    count = max(int(np.ceil((end - first) / step)), 0)
+    first, end, step = (number_of(v, "a bound of Range") for v in (start, limit, delta))
+    if step == 0 or not np.isfinite((end - first) / step):
+        raise ProblemError(Kind.BAD_VALUE, f"Range from {first} to {end} by {step}")
+    count = max(math.ceil((end - first) / step), 0)
     return (np.arange(count, dtype=start.dtype) * start.dtype.type(step) + start.dtype.type(first)).astype(start.dtype)
 
 

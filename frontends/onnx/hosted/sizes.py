@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ingot.frontends.onnx.host import host_op
+from ingot.frontends.onnx.problems import Kind, ProblemError
 
 
 @host_op("NonZero", dynamic=(1,))
@@ -18,13 +19,25 @@ def nonzero(call: Any, x: np.ndarray) -> np.ndarray:
 def compress(call: Any, x: np.ndarray, condition: np.ndarray) -> np.ndarray:
     axis = call.get("axis", None)
     data = x.reshape(-1) if axis is None else x
-    return np.compress(condition.reshape(-1).astype(bool), data, 0 if axis is None else axis)
+    place = _axis(call, data) or 0
+    chosen = condition.reshape(-1).astype(bool)
+    if len(chosen) > data.shape[place]:
+        raise ProblemError(Kind.BAD_SHAPE, f"Compress of {data.shape[place]} elements by {len(chosen)} conditions")
+    return np.compress(chosen, data, place)
+
+
+def _axis(call: Any, x: np.ndarray) -> int | None:
+    """The axis of a node, when it names one."""
+    axis = call.get("axis", None)
+    if axis is not None and not -x.ndim <= axis < x.ndim:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"axis {axis} is outside an array of {x.ndim} axes")
+    return axis
 
 
 @host_op("Unique")
 def unique(call: Any, x: np.ndarray) -> Any:
     """Sorted, or in the order in which they first appear."""
-    axis = call.get("axis", None)
+    axis = _axis(call, x)
     values, first, inverse, counts = np.unique(x, True, True, True, axis)
     inverse = inverse.reshape(-1)
     if not call.get("sorted", 1):
@@ -50,6 +63,8 @@ def non_max_suppression(
     threshold: np.ndarray | None = None,
 ) -> np.ndarray:
     """[batch, class, box] of the boxes that are kept: best first, none that overlaps a better one too much."""
+    if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape != (scores.shape[0], scores.shape[2], 4):
+        raise ProblemError(Kind.BAD_SHAPE, f"NonMaxSuppression of boxes {list(boxes.shape)} and scores {list(scores.shape)}")
     limit = int(_scalar(most, 0))
     corners = _corners(boxes.astype(np.float32), bool(call.get("center_point_box", 0)))
     least = _scalar(threshold, -np.inf) if threshold is not None else -np.inf

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import re
 import unicodedata
 from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from ingot.frontends.onnx.call import MOST_ELEMENTS
 from ingot.frontends.onnx.elements import STRING, element
 from ingot.frontends.onnx.host import host_op
+from ingot.frontends.onnx.hosted.patterns import Pattern
+from ingot.frontends.onnx.problems import Kind, ProblemError
 
 
 def texts(array: np.ndarray) -> np.ndarray:
@@ -42,8 +44,7 @@ def equal(call: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @host_op("RegexFullMatch")
 def regex_full_match(call: Any, x: np.ndarray) -> np.ndarray:
-    pattern = re.compile(call.get("pattern"))
-    return _each(lambda s: pattern.fullmatch(s) is not None, texts(x), dtype=np.bool_)
+    return _each(Pattern(call.get("pattern")).matches, texts(x), dtype=np.bool_)
 
 
 @host_op("StringSplit")
@@ -94,11 +95,15 @@ def convert(x: np.ndarray, code: int) -> np.ndarray:
     if code == STRING.code:
         return _each(_number_text, np.asarray(x))
     kind = element(code)
-    assert kind is not None
+    if kind is None:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"Cast to {code}, which is not an element type")
     wide = np.float64 if kind.numpy.kind not in "iub" else kind.numpy
     if x.dtype.kind in "OUST":
-        parsed = _each(float if wide is np.float64 else _integer, texts(x))
-        return parsed.astype(wide).astype(kind.numpy)
+        try:
+            parsed = _each(float if wide is np.float64 else _integer, texts(x))
+            return parsed.astype(wide).astype(kind.numpy)
+        except (ValueError, OverflowError) as error:
+            raise ProblemError(Kind.BAD_VALUE, f"a string that is no {kind} number: {error}") from None
     return x.astype(kind.numpy)
 
 
@@ -117,10 +122,18 @@ def tf_idf_vectorizer(call: Any, x: np.ndarray) -> np.ndarray:
     """Counts of known n-grams of each row, whose items stand up to max_skip_count + 1 apart."""
     pool = call.get("pool_int64s", None) or call.get("pool_strings")
     places = call.get("ngram_indexes")
+    if not places or min(places) < 0 or max(places) >= MOST_ELEMENTS:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"TfIdfVectorizer: ngram_indexes are {places[:8]}")
     shortest, longest = call.get("min_gram_length"), call.get("max_gram_length")
     known: dict[tuple[Any, ...], int] = {}
     number = 0
     starts = [*call.get("ngram_counts"), len(pool)]
+    if starts != sorted(starts) or starts[0] < 0:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"TfIdfVectorizer: ngram_counts {starts[:-1]} do not divide {len(pool)} items")
+    grams = sum(-(-(end - start) // size) for size, (start, end) in enumerate(itertools.pairwise(starts), start=1))
+    weights = call.get("weights", None)
+    if len(places) != grams or (weights is not None and len(weights) != grams):
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"TfIdfVectorizer: {len(places)} indices or weights for {grams} n-grams")
     for size, (start, end) in enumerate(itertools.pairwise(starts), start=1):
         for first in range(start, end, size):
             if shortest <= size <= longest:
@@ -132,7 +145,6 @@ def tf_idf_vectorizer(call: Any, x: np.ndarray) -> np.ndarray:
         items = texts(row).tolist() if row.dtype.kind in "OUS" else np.asarray(row).reshape(-1).tolist()
         for place, count in _grams(items, known, shortest, longest, call.get("max_skip_count")).items():
             counts[n, place] = count
-    weights = call.get("weights", None)
     if call.get("mode") == "IDF":
         counts = (counts > 0).astype(np.float32)
     if weights is not None and call.get("mode") != "TF":

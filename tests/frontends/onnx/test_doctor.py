@@ -13,8 +13,10 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 import ingot
 from ingot.compiler.errors import IngotError
-from ingot.frontends.onnx.doctor import MOST, check_onnx
+from ingot.frontends.onnx.doctor import check_onnx
 from ingot.frontends.onnx.problems import Kind, OnnxError
+from ingot.frontends.onnx.registry import onnx_op
+from ingot.frontends.onnx.staged import MOST_LISTED
 from tests.frontends.onnx.building import info, model_of
 
 FLOATS = np.zeros((2, 3), np.float32)
@@ -76,6 +78,12 @@ def four_axes() -> ModelProto:
     return model_of([node("Conv", "x x", "y")], [x], ["y"])
 
 
+@onnx_op("Unforeseen", domain="tests")
+def unforeseen(op: Any, x: Any) -> Any:
+    """A converter with a mistake."""
+    return {}[x]
+
+
 def declared(*shape: Any) -> ModelProto:
     return model_of([node("Neg", "x", "y")], [info("x", FLOATS, shape)], ["y"])
 
@@ -107,7 +115,7 @@ SAMPLES: dict[Kind, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: one("Range", "a b c", {"a": np.array(0), "b": np.array(4), "c": np.array(0)}),
         ("delta", "the_Range"),
     ),
-    Kind.BAD_NODE: (lambda: one("DepthToSpace", "x", blocksize=0), ("the_DepthToSpace",)),
+    Kind.BAD_NODE: (lambda: one("Unforeseen", "x", domain="tests"), ("the_Unforeseen", "KeyError")),
 }
 
 
@@ -213,8 +221,8 @@ def test_problems_inside_subgraphs_and_functions():
 
 
 def test_the_list_has_an_end():
-    nodes = [helper.make_node("NoSuchOp", ["x"], [f"y{n}"]) for n in range(3 * MOST)]
-    assert len(check_onnx(model_of(nodes, [info("x", FLOATS)], ["y0"]))) == MOST
+    nodes = [helper.make_node("NoSuchOp", ["x"], [f"y{n}"]) for n in range(3 * MOST_LISTED)]
+    assert len(check_onnx(model_of(nodes, [info("x", FLOATS)], ["y0"]))) == MOST_LISTED
 
 
 def test_a_name_that_is_not_text():

@@ -7,6 +7,8 @@ fault, the error is the list of problems with their codes.
 from __future__ import annotations
 
 import io
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -14,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from PIL import Image
 
 import ingot
 from ingot.frontends.onnx.doctor import check_onnx
-from ingot.frontends.onnx.problems import OnnxError
+from ingot.frontends.onnx.hosted.patterns import Pattern
+from ingot.frontends.onnx.problems import OnnxError, ProblemError
 from tests.frontends.onnx.building import info, model_of
 from tests.fuzz.onnx_worker import Limits, Outcome, Worker
 
@@ -417,7 +420,7 @@ def test_host_node_with_fewer_values_than_keys():
     given = helper.make_tensor_value_info("x", TensorProto.STRING, ["n"])
     wanted = helper.make_tensor_value_info("y", TensorProto.INT64, ["n"])
     program = ingot.compile(ingot.load_onnx(model_of([labels], [given], [wanted], domains={"ai.onnx.ml": 4})))
-    with pytest.raises(OnnxError, match=r"(?s)O120.*labels"):
+    with pytest.raises(OnnxError, match=r"(?s)O109.*labels.*2 keys for 1 values"):
         program(np.array(["a"], object))
 
 
@@ -481,3 +484,221 @@ def test_a_loop_whose_body_makes_too_little():
     inputs = [helper.make_tensor_value_info("m", TensorProto.INT64, []), helper.make_tensor_value_info("x", TensorProto.FLOAT, [])]
     with pytest.raises(OnnxError, match=r"repeat.*its 'round' makes 1 outputs, the node has 2"):
         ingot.load_onnx(model_of([node], inputs, ["last", "all"]))
+
+
+# --- work that a file asks for while it is imported ---------------------------------------------------
+
+
+IMAGE = np.zeros((1, 3, 4, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op", "weights", "attributes"),
+    [
+        ("Split", {}, {"num_outputs": 1 << 40}),
+        ("LRN", {"q": IMAGE}, {"size": 1 << 31}),
+        ("DFT", {"q": np.zeros((1, 4, 1), np.float32), "n": np.array(1 << 31)}, {}),
+        ("STFT", {"q": np.zeros((1, 8), np.float32), "step": np.array(1), "": None, "n": np.array(1 << 31)}, {}),
+        ("MaxRoiPool", {"q": IMAGE, "r": np.zeros((1, 5), np.float32)}, {"pooled_shape": [1 << 20, 1 << 20]}),
+        ("Col2Im", {"q": np.zeros((1, 4, 4), np.float32), "i": np.array([4, 4]), "b": np.array([1 << 20, 1 << 20])}, {}),
+        ("SplitToSequence", {"q": np.zeros(1 << 14, np.float32)}, {"keepdims": 0}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_more_parts_than_a_node_may_have(op: str, weights: dict[str, Any], attributes: dict[str, Any]):
+    given = {name: array for name, array in weights.items() if name}
+    made = helper.make_node(op, list(weights) or ["x"], ["y"], "asks", **attributes)
+    if op == "Split":
+        made = helper.make_node(op, ["x"], ["y"], "asks", **attributes)
+    (problem,) = check_onnx(model_of([made], [info("x", FLOATS)], ["y"], given))
+    assert problem.code == "O118", problem
+    assert problem.node == f"asks ({op})"
+
+
+def test_filters_beyond_half_the_rate():
+    numbers = {"n": np.array(8), "l": np.array(1 << 31), "r": np.array(16), "a": np.float32(0), "b": np.float32(8)}
+    weights = {name: np.asarray(number) for name, number in numbers.items()}
+    made = helper.make_node("MelWeightMatrix", list(weights), ["y"])
+    (problem,) = check_onnx(model_of([made], [], ["y"], weights))
+    assert problem.code == "O118"
+    weights |= {"l": np.asarray(16), "b": np.asarray(1e6, np.float32)}
+    (problem,) = check_onnx(model_of([made], [], ["y"], weights))
+    assert problem.code == "O119"
+
+
+def counting_loop(count: int | None) -> ModelProto:
+    """A loop on known numbers whose result is the shape of something: it would be computed at import."""
+    number = np.array([1])
+    body = helper.make_graph(
+        [node("Identity", "c", "d"), node("Add", "v one", "w")],
+        "body",
+        [info("i", np.array(0)), info("c", np.array(True)), info("v", number)],
+        [info("d", np.array(True)), info("w", number)],
+    )
+    repeat = helper.make_node("Loop", ["n" if count is not None else "", "go", "one"], ["s"], body=body)
+    weights = {"one": number, "go": np.array(True)} | ({"n": np.array(count)} if count is not None else {})
+    return model_of([repeat, node("Reshape", "x s", "y")], [info("x", FLOATS)], ["y"], weights)
+
+
+@pytest.mark.parametrize("count", [1 << 40, None])
+def test_a_loop_without_end_is_not_run_while_it_is_compiled(count: int | None):
+    assert check_onnx(counting_loop(count)) == []
+    ingot.compile(ingot.load_onnx(counting_loop(count)))
+
+
+def test_a_short_loop_decides_a_shape():
+    program = ingot.compile(ingot.load_onnx(counting_loop(3)))
+    np.testing.assert_array_equal(program(FLOATS), FLOATS)
+
+
+def test_loops_in_loops_are_not_unrolled_without_end(worker: Worker):
+    """Each round makes its value longer, so none of the loops is one body; 100^4 copies of it would be many nodes."""
+    inside = [node("Add", "v0 v0", "w0")]
+    body = None
+    for level in range(4):
+        declared = [info(f"i{level}", np.array(0)), info(f"c{level}", np.array(True)), ValueInfoProto(name=f"v{level}")]
+        outputs = [info(f"d{level}", np.array(True)), ValueInfoProto(name=f"w{level}")]
+        nodes = [node("Identity", f"c{level}", f"d{level}"), *inside]
+        body = helper.make_graph(nodes, f"body{level}", declared, outputs)
+        again = helper.make_node("Loop", ["n", "", f"v{level + 1}"], [f"l{level + 1}"], body=body)
+        inside = [again, node("Concat", f"l{level + 1} v{level + 1}", f"w{level + 1}", axis=0)]
+    repeat = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    model = model_of([repeat], [info("x", FLOATS)], ["y"], {"n": np.array(100)})
+    outcome = worker.attempt(model.SerializeToString(), {"x": FLOATS}, Limits(seconds=15, megabytes=2000))
+    assert outcome.is_fine, outcome
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("(a+)+$", "a" * 40 + "!", False),
+        ("(a|aa)*b", "a" * 60, False),
+        ("(a?){30}a{30}", "a" * 30, True),
+        (r"[\w.]+@\w+\.(com|org)", "me.too@place.org", True),
+    ],
+)
+def test_patterns_take_no_longer_than_the_text(worker: Worker, pattern: str, text: str, expected: bool):
+    declared = helper.make_tensor_value_info("x", TensorProto.STRING, [1])
+    match = helper.make_node("RegexFullMatch", ["x"], ["y"], pattern=pattern)
+    model = model_of([match], [declared], [helper.make_tensor_value_info("y", TensorProto.BOOL, [1])])
+    outcome = worker.attempt(model.SerializeToString(), {"x": np.array([text], object)}, LIMITS)
+    assert outcome.kind == "ran", outcome
+    assert ingot.compile(ingot.load_onnx(model))(np.array([text], object)).tolist() == [expected]
+
+
+@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)b", "(", "a)", "*a", "[a", "a{2000}", "a{5,2}", "((a{900}){900}){900}"])
+def test_patterns_that_are_none(pattern: str):
+    with pytest.raises(ProblemError, match="not a regular expression"):
+        Pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["a*", "(a|b)+c?", "a{2,3}b{0}c{2}", "(?i)aB", "(?:ab)+|c", "[^a-c]+", "[]a]+", r"\ba\b", "a.c", "(?s)a.c", "", "a||b", "x{0,}y", "(a*)*b"])
+def test_patterns_mean_what_they_mean_to_python(pattern: str):
+    compiled = Pattern(pattern)
+    letters = ["", "a", "b", "c", "x", "y", "]", "\n", " "]
+    for text in map("".join, itertools.product(letters, repeat=3)):
+        assert compiled.matches(text) == (re.fullmatch(pattern, text) is not None), text
+
+
+# --- values that programs and the host meet -----------------------------------------------------------
+
+
+def test_an_index_is_checked_before_what_it_addresses_is_read(worker: Worker):
+    """Halves of each row are read by lanes under a condition; the address does not change in the inner loop."""
+    table, places = np.zeros((50, 4), np.float32), np.array([[1, 1 << 40, -(1 << 62)]])
+    x = np.zeros((1, 3, 32), np.float32)
+    turn = helper.make_node("RotaryEmbedding", ["x", "t", "t", "i"], ["y"], num_heads=4)
+    model = model_of([turn], [info("x", x), info("t", table), info("i", places)], ["y"], opset=23)
+    refused(attempt(worker, model, x=x, t=table, i=places), f"index {1 << 40}", "extent 50")
+
+
+@pytest.mark.parametrize(("length", "expected"), [(5, 0), (7, 2), (3, None)])
+def test_the_greatest_of_a_number_that_may_be_none(worker: Worker, length: int, expected: int | None):
+    nodes = [node("Shape", "x", "s"), node("Sub", "s five", "k"), node("TopK", "x k", "y places")]
+    x = np.arange(length, dtype=np.float32)
+    model = model_of(nodes, [info("x", x, ["n"])], ["y"], {"five": np.array([5])})
+    outcome = attempt(worker, model, x=x)
+    assert outcome.kind == ("refused" if expected is None else "ran"), outcome
+    if expected is not None:
+        np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(x), x[::-1][:expected])
+
+
+@pytest.mark.parametrize("shape", [["n + 1"], ["2*n", 4], ["n*m"]], ids=str)
+def test_dims_that_only_expressions_show(shape: list[Any]):
+    """n of n + 1 is found from the extent; where it cannot be, the program is made for the shapes of the call."""
+    x = np.ones([4] * len(shape), np.float32)
+    program = ingot.compile(ingot.load_onnx(model_of([node("NonZero", "x", "i"), node("Neg", "x", "y")], [info("x", x, shape)], ["y", "i"])))
+    found, places = program(x)
+    np.testing.assert_array_equal(found, -x)
+    np.testing.assert_array_equal(places, np.stack(np.nonzero(x)))
+
+
+@pytest.mark.parametrize("op", ["Identity", "Optional", "OptionalGetElement"])
+def test_strings_are_handed_on(op: str):
+    text = helper.make_tensor_value_info("x", TensorProto.STRING, [2])
+    program = ingot.compile(ingot.load_onnx(model_of([node(op, "x", "h"), node("StringConcat", "h h", "y")], [text], ["y", "h"])))
+    y, h = program(np.array(["a", "b"], object))
+    assert (y.tolist(), h.tolist()) == (["aa", "bb"], ["a", "b"])
+
+
+def test_negative_powers_of_known_integers():
+    """A literal is what the program would compute: the integer part of the fraction."""
+    x = np.array([1, -1, 2, 0, -1], np.int64)
+    weights = {"a": x, "b": np.array([-1, -3, -1, -2, -2], np.int64)}
+    model = model_of([node("Pow", "a b", "p"), node("Add", "x p", "y")], [info("x", x)], ["y"], weights)
+    np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(np.zeros(5, np.int64)), [1, -1, 0, 0, 1])
+
+
+def test_a_result_that_the_host_has_no_memory_for(worker: Worker):
+    """Tiles whose number changes from call to call are the host's; the second call asks for too many."""
+    model = model_of([node("Tile", "x r", "y")], [info("x", FLOATS), info("r", np.array([1]))], ["y"])
+    program = ingot.compile(ingot.load_onnx(model))
+    for repeats in (1, 2, 3):
+        assert program(FLOATS, np.array([repeats])).shape == (4 * repeats,)
+    with pytest.raises((OnnxError, MemoryError), match=r"(?s)O118.*Tile"):
+        program(FLOATS, np.array([1 << 44]))
+
+
+@pytest.mark.parametrize("extent", [-1, -(1 << 40)])
+@pytest.mark.parametrize("op", ["ConstantOfShape", "HannWindow", "Tile", "Multinomial", "RandomNormal"])
+def test_extents_are_not_negative(op: str, extent: int):
+    attributes: dict[str, Any] = {"Multinomial": {"sample_size": extent}, "RandomNormal": {"shape": [extent]}}.get(op, {})
+    inputs = {"Tile": "x e", "Multinomial": "q", "RandomNormal": ""}.get(op, "e")
+    weights = {"e": np.array([extent]), "q": np.zeros((1, 3), np.float32)}
+    (problem,) = check_onnx(model_of([node(op, inputs, "y", **attributes)], [info("x", FLOATS)], ["y"], weights))
+    assert problem.code == "O112", problem
+    assert op in problem.node
+
+
+def test_an_op_before_its_first_opset_is_held_to_its_first_description():
+    """Optimisers write such nodes; what is missing is named, not met by a converter."""
+    bare = helper.make_node("Gelu", [""], ["y"])
+    (problem,) = check_onnx(model_of([bare], [info("x", FLOATS)], ["y"], opset=17))
+    assert problem.code == "O110"
+    assert check_onnx(model_of([node("Gelu", "x", "y")], [info("x", FLOATS)], ["y"], opset=17)) == []
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "attributes"),
+    [("SequenceAt", "x i", {}), ("HannWindow", "s", {}), ("Neg", "s", {}), ("ConcatFromSequence", "x", {"axis": 0})],
+)
+def test_a_sequence_is_no_tensor(op: str, values: str, attributes: dict[str, Any]):
+    nodes = [node("SequenceConstruct", "x x", "s"), node(op, values, "y", **attributes)]
+    (problem,) = check_onnx(model_of(nodes, [info("x", FLOATS)], ["y"], {"i": np.array(0)}))
+    assert problem.code == "O111", problem
+
+
+def test_an_output_has_a_name():
+    model = model_of([helper.make_node("Dropout", ["x"], ["y", ""])], [info("x", FLOATS)], ["y", ""])
+    assert [p.code for p in check_onnx(model)] == ["O105"]
+
+
+def test_a_function_needs_an_input_that_its_call_leaves_out():
+    """Also where the body hands it on before a node needs it."""
+    opsets = [helper.make_opsetid("", 21)]
+    body = [node("Identity", "b", "c"), node("Add", "a c", "z")]
+    add = helper.make_function("local", "Plus", ["a", "b"], ["z"], body, opsets)
+    call = helper.make_node("Plus", ["x"], ["y"], "sum", domain="local")
+    (problem,) = check_onnx(model_of([call], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=[add]))
+    assert problem.code == "O110", problem
+    assert "sum" in problem.node
