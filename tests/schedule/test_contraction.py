@@ -270,9 +270,13 @@ def test_the_next_stored_panel_is_fetched_ahead():
     np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
 
 
-@pytest.mark.parametrize(("panels", "expected"), [(1, False), (3, True)])
-def test_only_what_the_first_cache_cannot_hold_is_fetched_ahead(panels, expected):
-    scheduled = schedule(kernels.panels(13, panels, 256, 16), TARGET)
+@pytest.mark.parametrize(
+    ("rows", "panels", "expected"),
+    [(13, 3, False), (13, 64, True), (100, 1, False), (100, 3, True)],
+)
+def test_what_a_cache_cannot_hold_is_fetched_ahead(rows, panels, expected):
+    """By a few tiles of rows what the second cache cannot hold, by many what the first cannot."""
+    scheduled = schedule(kernels.panels(rows, panels, 256, 16), TARGET)
     assert scheduled.decisions["fetch_panels"] == expected
 
 

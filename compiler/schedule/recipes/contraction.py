@@ -233,7 +233,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         left_steps=left_steps,
         unroll=_streams(found, rows, target) if streamed else _unrolled(found, left_steps),
         chunks_inside=_rows_stay(found, row_block, outer_rows, target),
-        fetch_panels=_fetch_panels(found, width, target),
+        fetch_panels=_fetch_panels(found, rows, width, target),
         streamed=streamed,
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
@@ -352,13 +352,16 @@ def _packed_panels(found: Contraction) -> int:
     return PACKED_PANELS if few and along else 1
 
 
-def _fetch_panels(found: Contraction, width: int, target: Target) -> bool:
-    """Whether the right operand comes from beyond the first cache, in whole vectors, while several tiles of rows compute
-    with the panel before. What the second cache could hold is seldom there: other layers were computed meanwhile."""
+def _fetch_panels(found: Contraction, rows: int, width: int, target: Target) -> bool:
+    """Whether the right operand comes from beyond a cache, in whole vectors, while several tiles of rows compute with the
+    panel before. What the second cache could hold is seldom there, since other layers were computed meanwhile: it is
+    asked for where so many tiles share the hints that these take no time."""
     right = found.right
     if not isinstance(right, Load) or not found.row_axes:
         return False
-    large = symbolic.less_equal(target.l1_bytes, right.buffer.type.size * right.dtype.itemsize) is True
+    many = symbolic.less(UNROLL * rows, _product(found.form, found.row_axes)) is True
+    least = target.l1_bytes if many else target.l2_bytes
+    large = symbolic.less_equal(least, right.buffer.type.size * right.dtype.itemsize) is True
     return large and scalars.group_stride(right, found.form.kept[-1], width) == 1
 
 
