@@ -223,7 +223,8 @@ def reshape_index(index: tuple[Dim, ...], shape: tuple[Dim, ...], source: tuple[
         source_dims = [source[s] for s in source_group]
         for k, (stride, dim) in enumerate(zip(row_major_strides(source_dims), source_dims, strict=True)):
             part = position // stride if stride != 1 else position
-            result.append(0 if dim == 1 else part if k == 0 else part % dim)
+            is_first = all(before == 1 for before in source_dims[:k])  # nothing before it to be taken off
+            result.append(0 if dim == 1 else part if is_first else part % dim)
     return tuple(result)
 
 

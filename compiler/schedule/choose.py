@@ -1,7 +1,8 @@
 """Chooses a recipe by the structure of a kernel.
 
 Each recipe is a function (kernel, target, options) -> Scheduled, or None when the kernel is not its kind. They
-are asked from the most special to the most general; the last takes everything, so scheduling is total.
+are asked from the most special to the most general; the last takes everything, so scheduling is total. Before it does,
+definitions that only it would take together are scheduled in parts.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from ingot.compiler.ir.loops import Function
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import empty
+from ingot.compiler.schedule.apart import in_parts
 from ingot.compiler.schedule.primitives import ScheduleError
 from ingot.compiler.schedule.recipes import contraction, dots, elementwise, fallback, reduction, rows, windows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
@@ -48,6 +50,14 @@ def schedule(kernel: Kernel, target: Target, options: ScheduleOptions | None = N
 def _scheduled(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled:
     if options.recipe is not None:
         return _forced(kernel, target, options)
+    found = _by_recipe(kernel, target, options)
+    if found.recipe != "fallback" or len(kernel.definitions) == 1:
+        return found
+    return in_parts(kernel, lambda part: _by_recipe(part, target, options)) or found
+
+
+def _by_recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled:
+    """The first recipe that fits."""
     refused: list[str] = []
     for name, recipe in RECIPES.items():
         try:

@@ -7,10 +7,12 @@ import pytest
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.tensor import axes
 from ingot.compiler.ir.types import TensorType, f32, i64
 from ingot.compiler.ops import movement
 from ingot.compiler.ops.base import OpTypeError
 from ingot.compiler.ops.movement import Concat, Diagonal, Dilate, Pad, Slice
+from ingot.compiler.ops.structure import reshape_index
 from tests.ops.harness import build, call, gradient_of, run
 
 X = np.arange(6.0)
@@ -129,3 +131,13 @@ def test_triangles_keep_the_element_type(name, dtype):
     found = call(getattr(movement, name), x)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, {"tril": np.tril, "triu": np.triu, "from_diagonal": np.diag}[name](x))
+
+
+def test_a_reshape_that_moves_a_dim_of_one_keeps_plain_indices():
+    """A remainder would hide from later passes that an index is one step beside another."""
+    batch, depth, height = Symbol("batch"), Symbol("depth"), Symbol("height")
+    i, j, k = axes((batch, depth, height))
+    found = reshape_index((i, j - 1, k, 0), (batch, depth, height, 1), (batch, 1, depth, height))
+    assert found == (i, 0, j - 1, k)
+    found = reshape_index((i, 0, j, k), (batch, 1, depth, height), (batch, depth, height, 1))
+    assert found == (i, j, k, 0)

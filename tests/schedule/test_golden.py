@@ -11,7 +11,7 @@ import pytest
 
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.text import parse_function, print_function
-from ingot.compiler.schedule import schedule
+from ingot.compiler.schedule import ScheduleOptions, schedule
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET
 
@@ -30,7 +30,7 @@ CASES = {
 
 @pytest.mark.parametrize("recipe", list(CASES))
 def test_the_text_of_a_schedule(recipe):
-    scheduled = schedule(CASES[recipe], TARGET)
+    scheduled = schedule(CASES[recipe], TARGET, ScheduleOptions(recipe="fallback" if recipe == "fallback" else None))
     assert scheduled.recipe == recipe
     text = print_function(scheduled.function)
     assert print_function(parse_function(text)) == text

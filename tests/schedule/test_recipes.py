@@ -123,7 +123,8 @@ def test_the_schedule_computes_the_kernel(recipe, kernel, dims):
     scheduled = check(kernel, dims)
     # few results of long chains, and matrices of which a dim is 1, are other structures for some sizes
     # kernels with extents of 0 are decided before any recipe is asked
-    assert scheduled.recipe in (recipe, "rows", "reduction", "contraction", "elementwise", "nothing")
+    # what only the last recipe takes as a whole has recipes for its parts
+    assert scheduled.recipe in (recipe, "rows", "reduction", "contraction", "elementwise", "nothing", "parts")
     assert scheduled.reason
     json.dumps(dict(scheduled.decisions))
 
@@ -144,7 +145,8 @@ def test_other_machines_get_other_tiles_with_the_same_meaning(recipe, target):
 def test_each_case_names_the_recipe_it_is_for():
     assert set(CASES) == set(RECIPES)
     for recipe, listed in CASES.items():
-        assert any(check(kernel, dims).recipe == recipe for kernel, dims in listed[:1])
+        wanted = "parts" if recipe == "fallback" else recipe
+        assert any(check(kernel, dims).recipe == wanted for kernel, dims in listed[:1])
 
 
 def test_an_unknown_recipe_is_named():
