@@ -135,10 +135,11 @@ def _source(dim: DimSpec, manifest: Manifest) -> tuple[int, int, int]:
 
 
 def _bytes(spec: TensorSpec, shape: Shape) -> int:
-    size = math.prod(shape) * spec.numpy_dtype.itemsize
-    if min(shape, default=0) < 0 or size > sys.maxsize:
+    itemsize = spec.numpy_dtype.itemsize
+    spanned = math.prod(extent or 1 for extent in shape) * itemsize  # NumPy limits this, also of an array without elements
+    if min(shape, default=0) < 0 or spanned > sys.maxsize:
         raise ArgumentError(f"output {spec} would have the impossible shape {list(shape)}")
-    return size
+    return math.prod(shape) * itemsize
 
 
 def _check_static(manifest: Manifest, plan: Plan) -> None:

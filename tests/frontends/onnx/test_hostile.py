@@ -702,3 +702,10 @@ def test_a_function_needs_an_input_that_its_call_leaves_out():
     (problem,) = check_onnx(model_of([call], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=[add]))
     assert problem.code == "O110", problem
     assert "sum" in problem.node
+
+
+def test_an_empty_result_with_enormous_extents(worker: Worker):
+    """NumPy limits the product of the extents that are not 0, also of an array without elements."""
+    sizes = np.array([0, 1 << 40, 1 << 40])
+    model = model_of([node("ConstantOfShape", "s", "y")], [info("s", sizes)], ["y"])
+    refused(attempt(worker, model, s=sizes), "impossible shape")
