@@ -178,6 +178,8 @@ class Staged:
             if not scope.has(label):
                 continue
             value = scope.find(label)
+            if value is None and label in self.outputs:
+                raise OnnxError([Problem(Kind.UNSUPPORTED, f"no node makes a value for the output {label!r}")], self.model.name)
             told = given.get(label)
             if deferred and told is not None and told.type is not None and told.is_plain:  # the host has it
                 collected.types[label] = told.type

@@ -82,6 +82,8 @@ def det(op: Call, x: Tensor) -> Any:
     assert isinstance(size, int)
     if size > UNROLLED_SIZE:
         return _looped_det(op, x, size)
+    if size == 0:
+        return x.full(x.shape[:-2], 1.0)
     matrix, result = x, None
     for k in range(size):
         column = matrix[..., :, 0]
