@@ -12,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -219,10 +221,11 @@ def check_sizes(graph: Graph) -> None:
         for tensor in (value.type,) if isinstance(value.type, TensorType) else value.type.elements:
             size = tensor.bytes
             least = size if isinstance(size, int) else (symbolic.bounds(size)[0] or 0)
-            if least > MAXIMUM_BYTES:
+            spanned = tensor.dtype.itemsize * math.prod(dim for dim in tensor.shape if isinstance(dim, int) and dim)
+            if least > MAXIMUM_BYTES or spanned > sys.maxsize:  # NumPy limits extents also where there are no elements
                 name = getattr(value.op, "name", "input")
                 raise IngotTypeError(
-                    Code.TOO_LARGE, f"{name} has type {tensor!r}, which needs {least} bytes", value.source
+                    Code.TOO_LARGE, f"{name} has type {tensor!r}, which needs {max(least, spanned)} bytes", value.source
                 )
 
 

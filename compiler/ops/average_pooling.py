@@ -19,7 +19,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import DType, TensorType, bf16, dtype_of, f16, f32, f64
 from ingot.compiler.ops import windows
-from ingot.compiler.ops.base import Node, OpTypeError, Sample
+from ingot.compiler.ops.base import Condition, Node, OpTypeError, Sample
 from ingot.compiler.ops.pooling import Pool, pool_cases, pool_fields
 from ingot.compiler.ops.windows import Axis, Layout
 
@@ -74,6 +74,9 @@ def _number(dim: Dim, dtype: DType) -> Scalar:
 @dataclass(frozen=True)
 class AveragePool(AverageFamily):
     """y[n, c, y] = sum over taps r: x[n, c, y * stride + r * dilation - low], divided by how many count"""
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        return windows.windows_fit(self.name, self._axes_of(x))
 
     def infer(self, x: TensorType) -> TensorType:
         return self._pooled(x, "float")

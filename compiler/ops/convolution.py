@@ -28,7 +28,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import TensorType, bf16, dtype_of, f16, f32, f64, i32
 from ingot.compiler.ops import phases, windows
-from ingot.compiler.ops.base import DimsDiffer, Node, Op, OpTypeError, Sample, shape_text
+from ingot.compiler.ops.base import Condition, DimsDiffer, Node, Op, OpTypeError, Sample, shape_text
 from ingot.compiler.ops.windows import Axis, Layout, Padding
 
 
@@ -154,6 +154,9 @@ class ConvolutionFamily(Op, abstract=True):
 @dataclass(frozen=True)
 class Convolution(ConvolutionFamily):
     """y[n, o, y] = sum over c, r: x[n, c, y * stride + r * dilation - low] * w[o, c, r]"""
+
+    def conditions(self, x: TensorType, w: TensorType) -> tuple[Condition, ...]:
+        return windows.windows_fit(self.name, self._check(x, w))
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
         axes = self._check(x, w)

@@ -24,7 +24,7 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Reader
 from ingot.compiler.ir.types import TensorType, bf16, dtype_of, f16, f32, f64, i8, i32, i64, row_major_strides
 from ingot.compiler.ops import movement, windows
-from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, shape_text
+from ingot.compiler.ops.base import Condition, Node, Op, OpTypeError, Sample, shape_text
 from ingot.compiler.ops.windows import Axis, Layout, Padding
 
 
@@ -149,6 +149,9 @@ def _same_shape(op: str, expected: Sequence[Dim], found: TensorType) -> None:
 @dataclass(frozen=True)
 class MaxPool(Pool):
     """y[n, c, y] = max over taps r: x[n, c, y * stride + r * dilation - low]"""
+
+    def conditions(self, x: TensorType) -> tuple[Condition, ...]:
+        return windows.windows_fit(self.name, self._axes_of(x))
 
     def infer(self, x: TensorType) -> TensorType:
         return self._pooled(x, "float", "int", "uint")

@@ -172,16 +172,23 @@ def axes_of(
     for name in ("taps", "strides", "dilation"):
         if not all(isinstance(v, int) and v >= 1 for v in fields[name]):
             raise OpTypeError(f"{op}: {name} {tuple(fields[name])} must be positive integers")
-    made: list[Axis] = []
-    for n, size in enumerate(sizes):
-        axis = Axis(size, taps[n], strides[n], dilation[n], *padding[n])
-        message = (
-            f"{op}: a window of {axis.reach} elements is larger than spatial axis {n}, which has {size} "
-            f"padded by {axis.low} and {axis.high}"
+    made = tuple(Axis(size, taps[n], strides[n], dilation[n], *padding[n]) for n, size in enumerate(sizes))
+    require(*windows_fit(op, made))
+    return made
+
+
+def windows_fit(op: str, axes: Sequence[Axis]) -> tuple[Condition, ...]:
+    """At least one window fits on each axis."""
+    return tuple(
+        Condition(
+            axis.reach,
+            "le",
+            axis.size + axis.low + axis.high,
+            f"{op}: a window of {axis.reach} elements is larger than spatial axis {n}, which has {axis.size} "
+            f"padded by {axis.low} and {axis.high}",
         )
-        require(Condition(axis.reach, "le", size + axis.low + axis.high, message))
-        made.append(axis)
-    return tuple(made)
+        for n, axis in enumerate(axes)
+    )
 
 
 def require_data(op: str, layout: str, x: TensorType) -> None:

@@ -197,7 +197,9 @@ def choose(value: Value, target: Target, repeated: bool = False) -> Way | None:
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
-    strides = STRIDES if repeated or is_constant(w) else (1,)
+    is_known = all(isinstance(size, int) for size in value.shape[1:3])
+    # Images of a free size may be small where layers have a stride, and what it saves is less than with a stride of 1.
+    strides = STRIDES if is_known and (repeated or is_constant(w)) else (1,)
     if not is_possible(op, x, w.shape, strides):
         return None
     costs = {Way(tile): winograd_cost(value, tile, target) for tile in POINTS}
