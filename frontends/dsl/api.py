@@ -17,7 +17,7 @@ from ingot.compiler.options import Options
 from ingot.compiler.pipeline import Compiled, compile_graph
 from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.arguments import Arguments, arranged, flatten_arguments, holds_tensor, is_flat
-from ingot.frontends.dsl.module import Module
+from ingot.frontends.dsl.module import definition_of
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import Traced, argument_names, rebuild
 from ingot.runtime.executable import Executable
@@ -126,12 +126,10 @@ class Jit:
         return self.compiled[key](*given.arrays)
 
     def _names(self, count: int) -> tuple[str, ...]:
-        called = self.function.forward if isinstance(self.function, Module) else self.function
-        return argument_names(called, count)
+        return argument_names(definition_of(self.function), count)
 
     def _positional(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
-        called = self.function.forward if isinstance(self.function, Module) else self.function
-        bound = inspect.signature(called).bind(*args, **keywords)
+        bound = inspect.signature(definition_of(self.function)).bind(*args, **keywords)
         if bound.kwargs:
             raise TypeError(f"{self.__name__}: {', '.join(bound.kwargs)} cannot be given by name to compiled code")
         return bound.args

@@ -20,7 +20,7 @@ from ingot.compiler.ir.types import TensorType
 from ingot.compiler.ops.base import Op, OpTypeError
 from ingot.compiler.ops.control import If, Scan, While
 from ingot.compiler.ops.gradient import CustomGradient, Independent, StopGradient
-from ingot.frontends.dsl.module import Module
+from ingot.frontends.dsl.module import Module, definition_of
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.dsl.trace import (
     Trace,
@@ -62,8 +62,7 @@ def trace(
     module = function if isinstance(function, Module) else None
     checked = [as_type(t, n) for n, t in enumerate(types)]
     check_dims(checked)
-    called = module.forward if module is not None else function
-    names = names or argument_names(called, len(checked))
+    names = names or argument_names(definition_of(function), len(checked))
     builder = Trace()
     args = [Tensor(builder, builder.input(n, t)) for n, t in zip(names, checked, strict=True)]
     if module is None:
@@ -87,7 +86,7 @@ def trace(
         outputs.append(tensor.value)
         labels.append(f"next.{name}")
     graph = Graph(
-        getattr(called, "__name__", None) or type(function).__name__ if module is None else type(module).__name__,
+        getattr(function, "__name__", None) or type(function).__name__ if module is None else type(module).__name__,
         builder.inputs,
         tuple(outputs),
         tuple(labels),
@@ -355,8 +354,7 @@ def hessian(function: Callable[..., Any], wrt: int = 0) -> Callable[..., Any]:
 
 
 def _same_signature(wrapped: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    target = function.forward if isinstance(function, Module) else function
-    wrapped.__wrapped__ = target  # type: ignore[attr-defined]
+    wrapped.__wrapped__ = definition_of(function)  # type: ignore[attr-defined]
     return wrapped
 
 

@@ -170,6 +170,13 @@ class Module:
         return f"{type(self).__name__}(\n{inside}\n)" if lines else f"{type(self).__name__}()"
 
 
+def definition_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a caller's arguments go to: a module's `forward`, or `__call__` where its class defines that instead."""
+    if isinstance(function, Module) and type(function).__call__ is Module.__call__:
+        return function.forward
+    return function
+
+
 def _type_name(array: np.ndarray) -> str:
     return repr(type_of(array)).replace("[]", "[()]")
 

@@ -81,3 +81,19 @@ def test_inside_a_trace_it_is_the_function():
     outer = ingot.compile(lambda x: square(x) + square(x), ingot.f32[6])
     np.testing.assert_allclose(outer(X), 2 * X * X)
     assert not square.compiled
+
+
+class Callable(nn.Module):
+    """A module that says what it computes in `__call__` instead of `forward`."""
+
+    def __init__(self) -> None:
+        self.scale = np.full(3, 2, np.float32)
+
+    def __call__(self, first, second):
+        return first * self.scale + second
+
+
+def test_a_module_that_defines_call_has_its_names():
+    exe = ingot.compile(Callable(), ingot.f32["n", 3], ingot.f32[3])
+    assert [given.name for given in exe.inputs] == ["first", "second"]
+    np.testing.assert_array_equal(exe(second=np.ones(3, np.float32), first=np.ones((1, 3), np.float32)), [[3, 3, 3]])
