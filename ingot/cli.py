@@ -30,6 +30,7 @@ from ingot.frontends.dsl.api import CompiledFunction
 from ingot.frontends.dsl.module import Module
 from ingot.runtime.errors import IngotRuntimeError
 from ingot.runtime.executable import Executable
+from ingot.runtime.storage import replacing
 
 
 class UsageError(Exception):
@@ -203,7 +204,8 @@ def command_run(arguments: argparse.Namespace) -> None:
         if arguments.output_dir:
             folder = Path(arguments.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            np.save(folder / f"{_file_name(name)}.npy", array)
+            with replacing(folder / f"{_file_name(name)}.npy") as file:
+                np.save(file, array)
     return None
 
 

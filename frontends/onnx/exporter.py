@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
-from onnx import ModelProto, checker, external_data_helper, helper, numpy_helper, shape_inference
+from onnx import ModelProto, TensorProto, checker, external_data_helper, helper, numpy_helper, shape_inference
 
 from ingot.compiler.ir.graph import Graph, input_of
 from ingot.compiler.ir.symbolic import Symbol
@@ -18,27 +18,39 @@ from ingot.frontends.dsl import functions
 from ingot.frontends.dsl.api import Jit
 from ingot.frontends.dsl.module import Module
 from ingot.frontends.onnx import export
-from ingot.frontends.onnx.export.writer import DOMAIN, ModelParts, Writer
+from ingot.frontends.onnx.export.writer import DOMAIN, ModelParts, Writer, read_nodes
+from ingot.runtime.storage import replacing
 
 assert export.SUBJECTS  # importing them fills the registry
 
 IR_VERSION = 10
 LARGEST = 1 << 30  # bytes of weights inside the file
+PAGE = 4096
 
 
 def save_onnx(model: Any, path: str | os.PathLike[str], *types: Any) -> None:
     """Write a function of tensors, a Module or a transformed function (a gradient) for arguments of these types."""
     made = to_onnx(model, *types)
     target = Path(path)
-    size = sum(len(t.raw_data) for t in made.graph.initializer)
-    if size > LARGEST:
-        external_data_helper.convert_model_to_external_data(made, location=f"{target.name}.data")
-        external_data_helper.write_external_data_tensors(made, str(target.parent))
-    else:
+    if sum(len(t.raw_data) for t in made.graph.initializer) <= LARGEST:
         checker.check_model(made, full_check=False)
-    target.write_bytes(made.SerializeToString())
-    if size > LARGEST:
+        with replacing(target) as file:
+            file.write(made.SerializeToString())
+    else:
+        with replacing(target) as file, replacing(target.with_name(f"{target.name}.data")) as data:
+            _move_weights(made, data, f"{target.name}.data")
+            file.write(made.SerializeToString())
         checker.check_model(str(target))
+
+
+def _move_weights(model: ModelProto, data: BinaryIO, location: str) -> None:
+    """Weights go to a file of their own, each at the beginning of a page, so that it can be mapped into memory."""
+    for tensor in model.graph.initializer:
+        data.write(bytes(-data.tell() % PAGE))
+        external_data_helper.set_external_data(tensor, location, data.tell(), len(tensor.raw_data))
+        tensor.data_location = TensorProto.EXTERNAL
+        data.write(tensor.raw_data)
+        tensor.ClearField("raw_data")
 
 
 def to_onnx(model: Any, *types: Any) -> ModelProto:
@@ -67,7 +79,7 @@ def graph_to_onnx(graph: Graph) -> ModelProto:
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         writer.node("Identity", writer.names[value], name=name)
     made = helper.make_graph(
-        writer.nodes,
+        read_nodes(writer.nodes, set(graph.output_names)),
         graph.name or "ingot",
         [writer.info(input_of(v).name, v.tensor) for v in arguments],
         [writer.info(n, v.tensor) for n, v in zip(graph.output_names, graph.outputs, strict=True)],

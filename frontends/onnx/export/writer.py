@@ -164,7 +164,7 @@ class Writer:
         return helper.make_tensor_value_info(name, onnx_type(type_.dtype), shape)
 
     def graph(self, name: str, inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]) -> GraphProto:
-        return helper.make_graph(self.nodes, name, list(inputs), list(outputs))
+        return helper.make_graph(read_nodes(self.nodes, {info.name for info in outputs}), name, list(inputs), list(outputs))
 
     # --- functions ---------------------------------------------------------------------------------
 
@@ -234,9 +234,31 @@ class ModelParts:
         opsets = [helper.make_opsetid("", OPSET)]
         if any(node.domain == DOMAIN for node in inner.nodes):
             opsets.append(helper.make_opsetid(DOMAIN, 1))
-        function = helper.make_function(DOMAIN, name, inputs, outputs, inner.nodes, opsets, [])
+        nodes = read_nodes(inner.nodes, set(outputs))
+        function = helper.make_function(DOMAIN, name, inputs, outputs, nodes, opsets, [])
         function.metadata_props.add(key="ingot.graph", value=text)
         return function
+
+
+def read_nodes(nodes: Sequence[NodeProto], wanted: set[str]) -> list[NodeProto]:
+    """The nodes whose results are wanted or read: an op that says more briefly what its operands were for leaves those over."""
+    wanted = set(wanted)
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.output):
+            kept.append(node)
+            wanted.update(_names_read(node))
+    return kept[::-1]
+
+
+def _names_read(node: NodeProto) -> Iterable[str]:
+    """By the node and, in the graphs that it holds, of names around it or of their own."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in (attribute.g, *attribute.graphs):
+            yield from (output.name for output in inner.output)
+            for held in inner.node:
+                yield from _names_read(held)
 
 
 def _is_composite(value: Value) -> bool:

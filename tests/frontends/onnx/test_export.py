@@ -211,6 +211,42 @@ def test_large_weights_go_to_a_file_beside_the_model(tmp_path: Path, monkeypatch
     assert_same_bits([ingot.compile(loaded)(x)], [ingot.compile(layer, ingot.f32[2, 64])(x)])
 
 
+@pytest.mark.parametrize("limit", [100, exporter.LARGEST], ids=["beside", "inside"])
+def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int):
+    monkeypatch.setattr(exporter, "LARGEST", limit)
+    path = tmp_path / "model.onnx"
+    ingot.save_onnx(nn.Linear(64, 32), path, ingot.f32[2, 64])
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def no_room(model: onnx.ModelProto) -> bytes:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(onnx.ModelProto, "SerializeToString", no_room, raising=False)
+    monkeypatch.setattr(exporter.checker, "check_model", lambda *given, **keywords: None)
+    with pytest.raises(OSError, match="no space"):
+        ingot.save_onnx(nn.Linear(64, 32), path, ingot.f32[2, 64])
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_nodes_that_nothing_reads_are_not_written(tmp_path: Path):
+    def layer(x: Any) -> Any:
+        return ingot.cond(x.sum() > 0, ingot.relu, lambda x: x * 2, x) + ingot.relu(x)
+
+    model = check_whole(layer, (ingot.f32["n", 3],), [random_of(2, 3)], tmp_path)
+
+    def check(nodes: Any, outputs: set[str]) -> set[str]:
+        read = set(outputs)
+        for node in reversed(nodes):
+            assert read & set(node.output), f"nothing reads {node.output}"
+            read |= set(node.input)
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    read |= check(attribute.g.node, {output.name for output in attribute.g.output})
+        return read
+
+    check(model.graph.node, {output.name for output in model.graph.output})
+
+
 def test_exporting_is_deterministic():
     made = {to_onnx(lambda x: (x @ x).softmax(), ingot.f32[3, 3]).SerializeToString() for _ in range(2)}
     assert len(made) == 1
