@@ -32,6 +32,8 @@ CHUNK_MULTIPLE = 8  # chunks of an innermost axis are multiples of this
 
 Point = Callable[[Dim, Dim], Sequence[Statement]]  # (index along the axis, accumulator slot) -> statements
 RowPoint = Callable[[tuple[Dim, ...], Dim], Sequence[Statement]]  # the same with the indices of all axes
+# (statements of a block, its starts, its extents) -> what stands in their place
+Turn = Callable[[tuple[Statement, ...], Sequence[Dim], Sequence[Dim]], tuple[Statement, ...]]
 
 
 @dataclass(frozen=True)
@@ -204,20 +206,22 @@ def reduce_axes(
     accumulators: Sequence[Accumulator],
     point: RowPoint,
     steps: Steps | None = None,
+    turn: Turn | None = None,
 ) -> tuple[Statement, ...]:
     """Visit every index of `extents` (the last axis along lanes), leaving each reduction in its `total`.
 
-    `point(index, slot)` computes at an index and adds to lanes[slot]; `steps` do so in whole blocks of vectors.
+    `point(index, slot)` computes at an index and adds to lanes[slot]; `steps` do so in whole blocks of vectors. `turn`
+    puts other work between blocks.
     """
     cut = chunking(extents, CHUNK, VECTORS * width)
     if cut is None:
         whole = (0,) * len(extents)
-        return chunk_body(extents, whole, width, accumulators, point, [a.total for a in accumulators], steps)
+        return chunk_body(extents, whole, width, accumulators, point, [a.total for a in accumulators], steps, turn)
 
     def chunk(*number: Dim) -> tuple[Statement, ...]:
         starts, inner = chunk_range(extents, cut, number)
         return (
-            *chunk_body(inner, starts, width, accumulators, point, [a.part for a in accumulators], steps),
+            *chunk_body(inner, starts, width, accumulators, point, [a.part for a in accumulators], steps, turn),
             *(
                 s
                 for a in accumulators
@@ -240,6 +244,7 @@ def chunk_body(
     point: RowPoint,
     into: Sequence[Buffer],
     steps: Steps | None = None,
+    turn: Turn | None = None,
 ) -> tuple[Statement, ...]:
     """One chunk, block by block, into one vector for each reduction."""
     cut = chunking(extents, BLOCK, VECTORS * width)
@@ -254,11 +259,12 @@ def chunk_body(
             )
 
         pairs = list(zip(accumulators, into, strict=True))
-        return (
+        statements = (
             *(s for a in accumulators for s in clear(a.lanes, a, width, vectors)),
             *build.nest([f"r{n}" for n in range(len(inner) - 1)], inner[:-1], rows),
             *(s for a, buffer in pairs for s in add_to(buffer, fold(a, width, vectors), a, width, only)),
         )
+        return statements if turn is None else turn(statements, first, inner)
 
     if cut is None:
         return block(extents, starts, True)

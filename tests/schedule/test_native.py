@@ -112,8 +112,9 @@ def test_native_code_computes_the_kernel(program, number):
 def test_results_stored_past_the_caches(kernel):
     """As large ones are, whose operands are fetched in advance; within their memory, and the same as the usual ones."""
     far = {"streaming": True, **({"ahead": True} if "softmax" in kernel.name or "norm" in kernel.name else {})}
+    turns = {**far, "axis": 0, "chunk": 3, "turns": 1 if "softmax" in kernel.name else 0}
     found = []
-    for decisions in ({}, far):
+    for decisions in ({}, far, *([turns] if "ahead" in far else [])):
         scheduled = schedule(kernel, HOST, ScheduleOptions(decisions=decisions))
         assert any(s.streaming for s in loops.walk(scheduled.function.body) if isinstance(s, loops.Store)) == bool(decisions)
         outputs = [guarded(array) for array in unset(kernel.outputs, {})]
@@ -121,8 +122,9 @@ def test_results_stored_past_the_caches(kernel):
         native = Native([loops.Function("k", scheduled.function.parameters, scheduled.function.body)])
         assert native("k", *map(guarded, inputs_of(kernel, {})), *outputs, *scratch) is None
         found.append(outputs)
-    for usual, streamed in zip(*found, strict=True):
-        np.testing.assert_array_equal(usual, streamed)
+    for usual, *others in zip(*found, strict=True):
+        for streamed in others:
+            np.testing.assert_array_equal(usual, streamed)
 
 
 FAR = replace(HOST, l1_bytes=1 << 14, l2_bytes=1 << 15, l3_bytes=1 << 16)

@@ -98,6 +98,35 @@ def test_rows_that_bypass_the_caches_are_the_same(columns):
     check(kernels.layer_norm((3, columns), columns), decisions={"streaming": True, "ahead": True})
 
 
+def test_the_last_sweep_takes_turns_with_the_next_row_where_both_ends_are_memory():
+    """That of a normalisation with the first sweep, which waits for memory; that of a softmax with its exponentials, and
+    the row before keeps its own. Not where results stay in a cache, nor in rows that the first cache does not hold."""
+    far = TARGET.l3_bytes // 4096 + 1
+
+    def turns(kernel, leaving=True):
+        return schedule(kernel, TARGET, ScheduleOptions(leaving=leaving)).decisions["turns"]
+
+    assert turns(kernels.layer_norm((far, 1024), 1024)) == 0
+    assert turns(kernels.softmax((far, 1024))) == 1
+    assert turns(kernels.softmax((far, 1024)), leaving=False) == -1
+    assert turns(kernels.softmax((8, 1024))) == -1
+    assert turns(kernels.softmax((far, 4096))) == -1
+    scheduled = schedule(kernels.softmax((far, 1024)), TARGET, ScheduleOptions(leaving=True))
+    kept = [s.buffer for s in walk(scheduled.function.body) if isinstance(s, Alloc) and s.buffer.name == "e"]
+    assert [buffer.shape for buffer in kept] == [(2, 1024)]
+
+
+@pytest.mark.parametrize("columns", [7, 255, 512, 700, 1100])
+@pytest.mark.parametrize("chunk", [2, 3, 5, 8])
+def test_rows_that_take_turns_are_the_same(columns, chunk):
+    """For chunks of one row, of several, and a last one that is shorter."""
+    overlapping = {"streaming": True, "ahead": True, "axis": 0, "chunk": chunk}
+    check(kernels.softmax((7, columns)), decisions={**overlapping, "turns": 1})
+    check(kernels.softmax((7, columns)), decisions={**overlapping, "turns": 0})
+    check(kernels.layer_norm((7, columns), columns), decisions={**overlapping, "turns": 0})
+    check(kernels.layer_norm((7, columns), columns), decisions={**overlapping, "turns": 1})
+
+
 @pytest.mark.parametrize("columns", [31, 32, 33, 100, 600])
 def test_costly_values_are_computed_several_vectors_at_once(columns):
     """The sum is gathered from them in vectors of the usual width, in the usual order."""

@@ -26,6 +26,7 @@ from ingot.compiler.schedule.primitives import block, fetched_ahead, fuse, in_la
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, in_place_pairs, items_of
+from ingot.compiler.schedule.statements import copy
 from ingot.compiler.target import Target
 
 STACK_BYTES = 16 << 10  # what one row may keep on the stack
@@ -33,6 +34,7 @@ ASSUMED_ROW = 1024  # elements of a row of symbolic length, where its weight mat
 FAR_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when no cache holds them
 ROWS_AHEAD = 2  # between the row that is computed and the one that is fetched: one is not always there in time
 LINE_BYTES = 64  # registers of whole lines take rows as fast as the processor fetches them by itself: hints only delay it
+OVERLAPPING_ROWS = 4  # that the first cache holds at once: one on its way, two in the works, what is kept of one
 SWEEP_VECTORS = 4  # that a sweep without a reduction computes at a time
 
 
@@ -44,6 +46,7 @@ class RowDecision:
     passes: int  # sweeps over a row
     ahead: bool = False  # whether later rows are fetched meanwhile
     streaming: bool = False  # whether what the last sweep stores bypasses the caches
+    turns: int = -1  # the sweep with which the last one of the row before takes turns; -1: rows follow each other
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -57,8 +60,10 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     rows, extents, passes = _merge_rows(rows, passes, depth, views)
     decision = replace(decide(extents, passes, target, options), **options.decisions)
     emitter = _Row(passes, decision, target, views, rows[-1] if rows else 0)
-    body = emitter.statements()
-    statements = _row_loops(rows, extents, body, decision)
+    if decision.turns >= 0:
+        statements = _overlapping_rows(rows, extents, emitter.overlapping(), decision)
+    else:
+        statements = _row_loops(rows, extents, emitter.statements(), decision)
     final = simplify(statements)
     scratch = tuple(emitter.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
@@ -99,7 +104,31 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
             axis, chunk = cut.axis, cut.block
     streams = streaming(passes, target, options)
     ahead = reads > target.l2_bytes and target.vector_bytes < LINE_BYTES
-    return RowDecision(width, axis, chunk, len(passes), ahead, streams)
+    overlap = ahead and streams and chunk > 1 and axis == len(extents) - 1
+    return RowDecision(width, axis, chunk, len(passes), ahead, streams, _partner(passes, target) if overlap else -1)
+
+
+def _partner(passes: Sequence[Pass], target: Target) -> int:
+    """The sweep with which the last one of the row before takes turns, block by block: stores past the caches and loads
+    from memory then happen side by side, and neither waits while the other is busy. The first, which is the one that
+    waits for memory; or one that computes for so long that memory would be idle meanwhile."""
+    *before, last = passes
+    extents = last.items[0].extents if last.items else ()
+    if last.scalars or len(extents) != 1 or any(item.reduces or item.extents != extents for item in last.items):
+        return -1
+    row = extents[0] * max(item.place.buffer.dtype.itemsize for item in last.items)
+    if not isinstance(row, int) or OVERLAPPING_ROWS * row > target.l1_bytes:
+        return -1
+    able = [
+        each
+        for each in before
+        if any(item.reduces for item in each.items) and all(item.extents == extents for item in each.items)
+    ]
+    if not able:
+        return -1
+    costs = [sum(scalars.cost(item.body) for item in each.items) for each in able]
+    longest = costs.index(max(costs))
+    return able[longest if costs[longest] > elementwise.CHEAP else 0].number
 
 
 def _reads(passes: Sequence[Pass]) -> int:
@@ -143,6 +172,36 @@ def _row_loops(
     return statements
 
 
+@dataclass(frozen=True)
+class _Overlapping:
+    """Rows of which each is finished during the next: statements in terms of the row's variable."""
+
+    kept: tuple[Statement, ...]  # memory from row to row
+    first: tuple[Statement, ...]  # a row but for its last sweep
+    following: tuple[Statement, ...]  # the same, and the last sweep of the row before
+    rest: tuple[Statement, ...]  # the last sweep of a row
+
+
+def _overlapping_rows(
+    rows: Sequence[Dim], extents: Sequence[Dim], row: _Overlapping, decision: RowDecision
+) -> tuple[Statement, ...]:
+    """Chunks of rows: the first, those that follow it, then what is left of the last."""
+
+    def chunk(ranges: partition.Ranges) -> tuple[Statement, ...]:
+        *outer, last = ranges
+        fixed = {v: part.start for v, part in zip(rows, outer, strict=False)}
+
+        def at(statements: Sequence[Statement], number: Dim) -> tuple[Statement, ...]:
+            return copy(statements, {**fixed, rows[-1]: number})
+
+        following = build.loop("i", last.count - 1, lambda i: at(row.following, last.start + 1 + i))
+        return copy(
+            (*row.kept, *at(row.first, last.start), *following, *at(row.rest, last.start + last.count - 1))
+        )
+
+    return partition.blocks(extents, partition.Cut(decision.axis, decision.chunk), chunk)
+
+
 class _Row:
     """Emits the statements of one row."""
 
@@ -159,16 +218,60 @@ class _Row:
         self.row_rank: dict[Buffer, int] = {}  # leading indices that a kept vector drops
         self.scratch: list[Buffer] = []
         self.stack = 0
+        self.kept: list[Statement] = []  # memory for row vectors and scalars from one row to the next
+        self.twice: set[Buffer] = set()  # row vectors of which the row before has its own
 
     def statements(self) -> tuple[Statement, ...]:
+        return tuple(statement for number in range(len(self.passes)) for statement in self._pass(number))
+
+    def overlapping(self) -> _Overlapping:
+        """The last sweep of a row takes turns with one of the next row. What it needs of its own row waits in memory."""
+        last = len(self.passes) - 1
+        read = [load.buffer for item in self.passes[last].items for load in scalars.loads(item.value)]
+        early = [item.place.buffer for each in self.passes[: self.decision.turns + 1] for item in each.items]
+        self.twice = set(read) & set(early)
+        first = [statement for number in range(last) for statement in self._pass(number)]
+        cells = {b: Buffer(b.name, self.scalars[b].dtype, (1,), "stack") for b in dict.fromkeys(read) if b in self.scalars}
+        self.kept.extend(map(Alloc, cells.values()))
+
+        def saved() -> list[Statement]:
+            return [Store(cell, (0,), self.scalars[buffer]) for buffer, cell in cells.items()]
+
+        def again() -> tuple[list[Statement], dict[Buffer, Scalar]]:
+            found = {buffer: Local(buffer.name, cell.dtype) for buffer, cell in cells.items()}
+            lets: list[Statement] = [Let(local, Load(cells[buffer], (0,))) for buffer, local in found.items()]
+            return lets, {buffer: Read(local) for buffer, local in found.items()}
+
+        def finish(known: dict[Buffer, Scalar], start: Dim, count: Dim) -> tuple[Statement, ...]:
+            """Some elements of the last sweep."""
+            now = self.scalars, self.sweep
+            self.scalars, self.sweep = known, last
+            result = self._fetching(self._sweep(self.passes[last].items, part=(start, count)))
+            self.scalars, self.sweep = now
+            return result
+
+        first += saved()
+        following, known = again()
+        previous = {self.row: self.row - 1}
+
+        def turn(block: tuple[Statement, ...], starts: Sequence[Dim], extents: Sequence[Dim]) -> tuple[Statement, ...]:
+            return (*self._fetching(block), *copy(finish(known, starts[0], extents[0]), previous))
+
+        for number in range(last):
+            following += self._pass(number, turn if number == self.decision.turns else None)
+        following += saved()
+        rest, known_after = again()
+        rest += finish(known_after, 0, self.passes[last].items[0].extents[0])
+        return _Overlapping(tuple(self.kept), tuple(first), tuple(following), tuple(rest))
+
+    def _pass(self, number: int, turn: lanes.Turn | None = None) -> list[Statement]:
+        self.sweep = number
         result: list[Statement] = []
-        for number, each in enumerate(self.passes):
-            self.sweep = number
-            for group in _same_axes(each.items):
-                result.extend(self._fetching(self._sweep(group)))
-            for item in each.scalars:
-                result.extend(self._scalar(item, self._resolved(item.value)))
-        return tuple(result)
+        for group in _same_axes(self.passes[number].items):
+            result.extend(self._fetching(self._sweep(group)) if turn is None else self._sweep(group, turn))
+        for item in self.passes[number].scalars:
+            result.extend(self._scalar(item, self._resolved(item.value)))
+        return result
 
     # --- values ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +284,7 @@ class _Row:
             if load.buffer in self.scalars:
                 return self.scalars[load.buffer]
             if load.buffer in self.vectors:
-                return Load(self.vectors[load.buffer], load.index[self.row_rank[load.buffer] :])
+                return self._kept_at(load)
             return None
 
         return scalars.replace_loads(value, replaced)
@@ -194,8 +297,11 @@ class _Row:
 
     # --- sweeps ---------------------------------------------------------------------------------------------------
 
-    def _sweep(self, items: Sequence[Item]) -> tuple[Statement, ...]:
-        """One pass over the row's axes for items that have the same ones."""
+    def _sweep(
+        self, items: Sequence[Item], turn: lanes.Turn | None = None, part: tuple[Dim, Dim] | None = None
+    ) -> tuple[Statement, ...]:
+        """One pass over the row's axes, or a part (start, count) of one that reduces nothing, for items that have the same
+        axes."""
         places, values, accumulators, before, marked = [], [], [], [], []
         variables = items[0].inner
         here: dict[Buffer, Scalar] = {}
@@ -215,19 +321,26 @@ class _Row:
         stores = tuple(place for _, place in places)
         points = collapse(Points(variables, items[0].extents, stores, tuple(values)), self.views)
         stored = [(n, mark) for (n, _), mark in zip(places, marked, strict=True)]
-        return (*before, *self._loops(points, stored, accumulators))
+        if part is not None:
+            return self._streamed(points, lambda index, slot: self._point(points, stored, (), index, slot), part)
+        return (*before, *self._loops(points, stored, accumulators, turn))
 
     def _home(self, item: Item) -> tuple[Statement, ...]:
         """Memory for a row vector that later passes read; outputs have theirs."""
-        if item.output:
-            return ()
         buffer = item.place.buffer
-        size = symbolic.product(item.extents) * buffer.dtype.itemsize
+        if item.output or buffer in self.vectors:
+            return ()
+        shape = (2, *item.extents) if buffer in self.twice else item.extents
+        size = symbolic.product(shape) * buffer.dtype.itemsize
         if isinstance(size, int) and self.stack + size <= STACK_BYTES:
             self.stack += size
-            kept = Buffer(buffer.name, buffer.dtype, item.extents, "stack")
+            kept = Buffer(buffer.name, buffer.dtype, shape, "stack")
             self.vectors[buffer], self.row_rank[buffer] = kept, len(item.place.index) - len(item.extents)
-            return (Alloc(kept),)
+            if self.decision.turns < 0:
+                return (Alloc(kept),)
+            self.kept.append(Alloc(kept))
+            return ()
+        self.twice.discard(buffer)
         kept = Buffer(buffer.name, buffer.dtype, buffer.shape, "arena")
         self.scratch.append(kept)
         self.vectors[buffer], self.row_rank[buffer] = kept, 0
@@ -236,15 +349,18 @@ class _Row:
     def _stored_at(self, item: Item, mapping: Mapping) -> Load:
         place = scalars.substitute(item.place, mapping)
         assert isinstance(place, Load)
-        if item.output:
-            return place
-        return Load(self.vectors[place.buffer], place.index[self.row_rank[place.buffer] :])
+        return place if item.output else self._kept_at(place)
+
+    def _kept_at(self, place: Load) -> Load:
+        index = place.index[self.row_rank[place.buffer] :]
+        return Load(self.vectors[place.buffer], (self.row % 2, *index) if place.buffer in self.twice else index)
 
     def _loops(
         self,
         points: Points,
         stored: Sequence[tuple[int, Load]],
         accumulators: Sequence[tuple[Item, Accumulator, int]],
+        turn: lanes.Turn | None = None,
     ) -> tuple[Statement, ...]:
         if not points.variables:
             return self._single(points, stored, accumulators)
@@ -253,7 +369,7 @@ class _Row:
             return self._point(points, stored, accumulators, index, slot)
 
         if not accumulators and self._bypassing and len(points.extents) == 1 and points.extents[0] != 0:
-            return self._streamed(points, point)
+            return self._streamed(points, point, (0, points.extents[0]))
         if not accumulators:
             return _plain_sweep(points.extents, self.width, point)
         only = [accumulator for _, accumulator, _ in accumulators]
@@ -262,7 +378,7 @@ class _Row:
         if any(scalars.cost(value) > elementwise.CHEAP for value in points.values):
             steps, stages = self._two_steps(points, stored, accumulators)
             result.extend(map(Alloc, stages))
-        result.extend(lanes.reduce_axes(points.extents, self.width, only, point, steps))
+        result.extend(lanes.reduce_axes(points.extents, self.width, only, point, steps, turn))
         for item, accumulator, _ in accumulators:
             result.extend(self._scalar(item, ir.cast(lanes.across(accumulator, self.width), item.value.dtype)))
         return tuple(result)
@@ -345,14 +461,14 @@ class _Row:
         """Whether what the sweep stores goes past the caches."""
         return self.decision.streaming and self.sweep == len(self.passes) - 1
 
-    def _streamed(self, points: Points, point: lanes.RowPoint) -> tuple[Statement, ...]:
+    def _streamed(self, points: Points, point: lanes.RowPoint, part: tuple[Dim, Dim]) -> tuple[Statement, ...]:
         """Several whole lines at a time go past the caches from registers."""
-        (extent,) = points.extents
+        start, count = part
 
         def passing(index: Dim, slot: Dim) -> list[Statement]:
             return [replace(s, streaming=True) if isinstance(s, Store) else s for s in point((index,), slot)]
 
-        return lanes.lane_loops(extent, self.width, SWEEP_VECTORS, passing, interleaved=True)
+        return lanes.lane_loops(count, self.width, SWEEP_VECTORS, passing, start, interleaved=True)
 
     def _fetching(self, sweep: tuple[Statement, ...]) -> tuple[Statement, ...]:
         """A later row of what this sweep reads is on its way during the one that computes the most."""
