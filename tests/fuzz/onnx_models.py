@@ -61,7 +61,8 @@ def corpus(cases: Iterable[Case]) -> Corpus:
 def _inputs(case: Case) -> dict[str, Any]:
     assert case.data
     names = [i.name for i in case.proto.graph.input]
-    return {n: v for n, v in zip(names, case.data[0][0], strict=False) if isinstance(v, np.ndarray | list)}
+    given = {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(names, case.data[0][0], strict=False)}
+    return {n: v for n, v in given.items() if isinstance(v, np.ndarray | list)}
 
 
 def candidate_of(seed: int, entries: Corpus) -> tuple[Entry, bytes]:

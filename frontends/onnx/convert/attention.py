@@ -80,8 +80,15 @@ def attention(
     if lengths is not None or op.wants(3) or op.get("softcap", 0.0) or windows != (-1, -1):
         raise Decline
     flat = q.rank == 3
+    ranks = tuple(t.rank for t in (q, k, v))
+    op.require(ranks in ((3, 3, 3), (4, 4, 4)), Kind.BAD_SHAPE, f"queries, keys and values have {ranks} axes; all have 3, or 4")
+    for past in filter(None, (past_key, past_value)):
+        op.require(past.rank == 4, Kind.BAD_SHAPE, f"a past key or value is {past.type!r}; it has 4 axes")
     if flat:
         heads = op.get("kv_num_heads")
+        for x, count in ((q, op.get("q_num_heads")), (k, heads), (v, heads)):
+            divides = count > 0 and (not isinstance(x.shape[2], int) or x.shape[2] % count == 0)
+            op.require(divides, Kind.BAD_ATTRIBUTE, f"{count} heads of {x.type!r}")
         q, k, v = heads_of(q, op.get("q_num_heads")), heads_of(k, heads), heads_of(v, heads)
     offset: Dim = 0
     if past_key is not None and past_value is not None:
