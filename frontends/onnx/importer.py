@@ -370,6 +370,8 @@ class Importer:
                     args[number] = call.tensor(value)
             except NeedsValue as need:
                 unknown.append(need)
+        for number in found.required:
+            call.require(number >= len(args) or call.values[number] is not None, Kind.INPUT_COUNT, f"input {number} is missing")
         _check_ranks(found, call, args)
         if unknown:
             raise NeedsValue(str(unknown[0]), [n for need in unknown for n in need.numbers])
