@@ -377,6 +377,8 @@ class ConvolutionTranspose(ConvolutionFamily):
 
     def decompose(self, *xs: Node) -> Node:
         g, w = xs
+        if 0 in self.shape:  # nothing is left of what the windows cover
+            return g.full(self._data_type(g.type, w.type).shape, 0)  # type: ignore[attr-defined]
         _, _, taps = windows.unpack_weight(self.layout, w.shape)
         return phases.transposed(g, w, self._axes(self.shape, taps), self.groups, self.layout)
 

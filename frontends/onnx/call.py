@@ -241,7 +241,10 @@ class Call:
             if any(isinstance(item, Ratio) for item in value.array.ravel()):
                 raise NeedsValue(f"the {_ordinal(number)} input of {self.name} is not a known whole number", [number])
             return tuple(value.array.ravel().tolist())
-        return tuple(int(item) for item in self.known(number).ravel())
+        array = self.known(number)
+        if array.dtype.kind not in "iub" and not np.isfinite(array.astype(np.float64)).all():
+            raise ProblemError(Kind.BAD_VALUE, f"{self.name}: the {_ordinal(number)} input is {array.tolist()}; it holds integers")
+        return tuple(int(item) for item in array.ravel())
 
     def number(self, array: np.ndarray, what: str) -> Any:
         """The one number of a known input."""

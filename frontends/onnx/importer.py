@@ -24,7 +24,7 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Source, topological
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
-from ingot.compiler.ir.symbolic import Dim, Symbol
+from ingot.compiler.ir.symbolic import Dim, Symbol, SymbolicValueError
 from ingot.compiler.ir.types import NegativeDimension
 from ingot.compiler.ops.base import DimsDiffer, OpTypeError
 from ingot.compiler.ops.control import inline
@@ -157,6 +157,8 @@ class Importer:
                 message = error.message if isinstance(error, IngotError) else str(error)
                 problem = Problem(Kind.BAD_SHAPE, message, item.label, extents=extents)
                 self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, extents)))
+            except SymbolicValueError as error:
+                self._fail(item, scope, Problem(Kind.UNSUPPORTED, f"it must be known at compile time: {error}", item.label))
             except MALFORMED as error:  # what a converter did not foresee of a malformed node
                 self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
 
@@ -368,6 +370,8 @@ class Importer:
                     args[number] = call.tensor(value)
             except NeedsValue as need:
                 unknown.append(need)
+        for number in found.required:
+            call.require(number >= len(args) or call.values[number] is not None, Kind.INPUT_COUNT, f"input {number} is missing")
         _check_ranks(found, call, args)
         if unknown:
             raise NeedsValue(str(unknown[0]), [n for need in unknown for n in need.numbers])

@@ -12,8 +12,10 @@ not above the model's opset version.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 ONNX = ""
@@ -42,6 +44,14 @@ class Converter:
     moves: bool = False  # only moves elements: works on the storage of any element type
     ranks: Mapping[int, int] = field(default_factory=dict)  # of inputs that must have one
     least_ranks: Mapping[int, int] = field(default_factory=dict)  # of inputs that must have at least one
+
+    @cached_property
+    def required(self) -> tuple[int, ...]:
+        """The numbers of inputs that the function cannot do without, as its signature says: not every op is described
+        by ONNX."""
+        after = list(inspect.signature(self.function).parameters.values())[1:]
+        named = [p for p in after if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return tuple(n for n, p in enumerate(named) if p.default is p.empty and "None" not in str(p.annotation))
 
 
 _CONVERTERS: dict[tuple[str, str], list[Converter]] = {}

@@ -88,8 +88,8 @@ def parameter_of(schema: Any, place: int) -> Any:
 
 
 def _is_required(parameter: Any) -> bool:
-    """Whether an input cannot be left out: one alone, or one of several of a kind."""
-    return parameter.option == _OPTIONS.Single or (parameter.option == _OPTIONS.Variadic and parameter.is_homogeneous)
+    """Whether an input cannot be left out: one alone, or one of several."""
+    return parameter.option in (_OPTIONS.Single, _OPTIONS.Variadic)
 
 
 # --- types ------------------------------------------------------------------------------------------

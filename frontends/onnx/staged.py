@@ -210,6 +210,8 @@ class Staged:
                 raise
             node = error.source.node if isinstance(error.source, Source) else ""
             raise OnnxError([Problem(Kind.TOO_LARGE, error.message, node)], self.model.name) from None
+        except MALFORMED as error:  # what the compiler did not foresee: no model should get here
+            raise OnnxError([Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}")], self.model.name) from error
 
     def _wanted(self, deferred: Iterable[Deferred]) -> list[str]:
         """What later stages, host nodes and the caller read. Weights are there for all of them."""
@@ -295,6 +297,9 @@ class Staged:
         except MemoryError as error:
             problem = Problem(Kind.TOO_LARGE, f"there is no memory for its results: {error}", waiting.item.label)
             raise OnnxError([problem], self.model.name) from None
+        except (ValueError, OverflowError) as error:  # what NumPy says about values and shapes that do not fit
+            said = f"{node.op_type} of {', '.join(map(_outline, given))}: {error}"
+            raise OnnxError([Problem(Kind.BAD_VALUE, said, waiting.item.label)], self.model.name) from error
         except MALFORMED as error:  # what the function did not foresee of a malformed node
             problem = Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", waiting.item.label)
             raise OnnxError([problem], self.model.name) from error
@@ -442,6 +447,13 @@ def _keep(stages: dict[Key, Stage], key: Key, stage: Stage) -> Stage:
         stages.pop(next(iter(stages)))
     stages[key] = stage
     return stage
+
+
+def _outline(value: Any) -> str:
+    """What kind of thing an input is, for an error."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return f"{len(value)} parts" if isinstance(value, list) else "nothing" if value is None else type(value).__name__
 
 
 def _constant(array: Any) -> Weight:

@@ -123,4 +123,4 @@ def element_of_value(value: Value) -> Element:
         return element_of_dtype(value.dtype)
     if isinstance(value, np.ndarray):
         return element_of(value)
-    raise TypeError(f"{value!r} has no element type")
+    raise ProblemError(Kind.ELEMENT_TYPE, "strings, maps or sequences stand where numbers belong")

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tests.frontends.onnx.cases import Case, all_cases, ops_of
+from tests.frontends.onnx.microsoft_models import microsoft_models
 from tests.fuzz.onnx_mutation import mutated
 from tests.fuzz.onnx_worker import Limits, Outcome, Worker
 
@@ -50,18 +51,20 @@ Corpus = list[list[Entry]]  # models of the same ops together, so that each op c
 
 
 def corpus(cases: Iterable[Case]) -> Corpus:
-    """The suite's models in memory, those that are small."""
+    """The suite's models in memory, those that are small; and one of every com.microsoft op."""
     found: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     for case in cases:
         if case.data and len(case.model) <= LARGEST_MODEL and "_expanded" not in case.name:
             found[ops_of(case)].append(Entry(case.name, case.model, _inputs(case)))
-    return list(found.values())
+    others = [[Entry(f"microsoft_{n}", m.SerializeToString(), dict(i))] for n, (m, i) in microsoft_models().items()]
+    return [*found.values(), *others]
 
 
 def _inputs(case: Case) -> dict[str, Any]:
     assert case.data
     names = [i.name for i in case.proto.graph.input]
-    return {n: v for n, v in zip(names, case.data[0][0], strict=False) if isinstance(v, np.ndarray | list)}
+    given = {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(names, case.data[0][0], strict=False)}
+    return {n: v for n, v in given.items() if isinstance(v, np.ndarray | list)}
 
 
 def candidate_of(seed: int, entries: Corpus) -> tuple[Entry, bytes]:

@@ -133,7 +133,7 @@ class Atom(Expr):
     """An indivisible factor. Atoms are unique objects: equality is identity (`Opaque` excepted, by payload).
 
     An atom with a single possible value has no terms, only a constant: it vanishes from whatever it is used
-    in, as the variable of a loop of one iteration should.
+    in, as the variable of a loop of one iteration should (`Opaque` excepted: an index into one element is checked).
     """
 
     __slots__ = ("_interval",)
@@ -227,7 +227,7 @@ class Opaque(Atom):
         with _lock:
             self.identity = _identities.setdefault(payload, _Identity())
         rank = _bounded_rank(self.lower, self.upper)
-        self._initialise((2, "", self.identity.serial, ()), rank, self.lower, self.upper)
+        self._initialise((2, "", self.identity.serial, ()), rank, None, None)  # computing it may fail: it never vanishes
         self._atoms = self.depends | {self}
 
     def __eq__(self, other: object, /) -> bool:

@@ -13,12 +13,16 @@ from ingot.compiler.ops.base import broadcast_shapes
 from ingot.compiler.ops.movement import Iota, concat
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call, Decline
-from ingot.frontends.onnx.problems import Kind
+from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import onnx_op
 
 
 def heads_of(x: Any, count: Dim) -> Any:
     """[batch, length, heads * size] as [batch, heads, length, size]."""
+    if x.rank != 3:
+        raise ProblemError(Kind.BAD_SHAPE, f"queries, keys or values are {x.type!r}; they have 3 axes")
+    if isinstance(count, int) and (count <= 0 or (isinstance(x.shape[2], int) and x.shape[2] % count)):
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"{count} heads of {x.type!r}")
     size = x.shape[2] // count
     return x.reshape(x.shape[0], x.shape[1], count, size).transpose((0, 2, 1, 3))
 
@@ -80,6 +84,10 @@ def attention(
     if lengths is not None or op.wants(3) or op.get("softcap", 0.0) or windows != (-1, -1):
         raise Decline
     flat = q.rank == 3
+    ranks = tuple(t.rank for t in (q, k, v))
+    op.require(ranks in ((3, 3, 3), (4, 4, 4)), Kind.BAD_SHAPE, f"queries, keys and values have {ranks} axes; all have 3, or 4")
+    for past in filter(None, (past_key, past_value)):
+        op.require(past.rank == 4, Kind.BAD_SHAPE, f"a past key or value is {past.type!r}; it has 4 axes")
     if flat:
         heads = op.get("kv_num_heads")
         q, k, v = heads_of(q, op.get("q_num_heads")), heads_of(k, heads), heads_of(v, heads)

@@ -280,21 +280,35 @@ def _empty_rows(op: Call, body: GraphProto, initial: Sequence[Value]) -> list[An
 # --- scan -------------------------------------------------------------------------------------------
 
 
+def _streams(op: Call, count: int) -> int:
+    """How many inputs are scanned."""
+    streams = op.get("num_scan_inputs")
+    op.require(1 <= streams <= count, Kind.BAD_ATTRIBUTE, f"num_scan_inputs is {streams}, of {count} inputs")
+    return streams
+
+
+def _each(op: Call, name: str, count: int) -> list[int]:
+    """An attribute with one number for each of so many inputs or outputs."""
+    found = op.get(name, [0] * count)
+    op.require(len(found) == count, Kind.BAD_ATTRIBUTE, f"{name} has {len(found)} numbers for {count} tensors")
+    return found
+
+
 @onnx_op("Scan", since=9)
 def scan(op: Call, *inputs: Tensor) -> Any:
     body = op.graph("body")
-    streams = op.get("num_scan_inputs")
+    streams = _streams(op, len(inputs))
     states, xs = list(inputs[: len(inputs) - streams]), list(inputs[len(inputs) - streams :])
-    in_axes = op.get("scan_input_axes", [0] * streams)
-    backwards = op.get("scan_input_directions", [0] * streams)
+    in_axes = _each(op, "scan_input_axes", streams)
+    backwards = _each(op, "scan_input_directions", streams)
     rows = []
     for x, axis, reverse in zip(xs, in_axes, backwards, strict=True):
         row = _to_front(x, normalize_axis(axis, x.rank, op.name))
         rows.append(row[::-1] if reverse else row)
     final, collected = _scanned(op, body, states, rows)
     count = len(collected)
-    out_axes = op.get("scan_output_axes", [0] * count)
-    out_backwards = op.get("scan_output_directions", [0] * count)
+    out_axes = _each(op, "scan_output_axes", count)
+    out_backwards = _each(op, "scan_output_directions", count)
     results = []
     for y, axis, reverse in zip(collected, out_axes, out_backwards, strict=True):
         results.append(_from_front(y[::-1] if reverse else y, normalize_axis(axis, y.rank, op.name)))
@@ -317,9 +331,12 @@ def scan_batched(op: Call, lengths: Tensor | None, *inputs: Tensor) -> Any:
     """Version 8 has a batch axis in front of everything: a scan over the batch around a scan over time."""
     op.require(lengths is None, Kind.UNSUPPORTED, "sequence_lens of Scan in opset 8")
     body = op.graph("body")
-    streams = op.get("num_scan_inputs")
+    streams = _streams(op, len(inputs))
     count = len(inputs) - streams
-    backwards = op.get("directions", [0] * streams)
+    backwards = _each(op, "directions", streams)
+    for place, x in enumerate(inputs):
+        least = 1 if place < count else 2
+        op.require(x.rank >= least, Kind.BAD_SHAPE, f"input {place + 1} is {x.type!r}; it has {least} axes or more")
 
     def one(carry: Any, parts: Any) -> Any:
         rows = [x[::-1] if r else x for x, r in zip(parts[count:], backwards, strict=True)]

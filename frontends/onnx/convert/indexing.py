@@ -9,6 +9,7 @@ import numpy as np
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import boolean, i64
 from ingot.compiler.ops.base import normalize_axis
+from ingot.compiler.ops.gradient import CheckRange
 from ingot.compiler.ops.indexing import (
     Gather,
     GatherElements,
@@ -101,8 +102,12 @@ def tensor_scatter(op: Call, past: Tensor, update: Tensor, where: Tensor | None 
     circular = op.choice("mode", "linear", ("linear", "circular")) == "circular"
     op.require(update.rank == past.rank, Kind.BAD_SHAPE, f"the update {update.type!r} does not fit {past.type!r}")
     length, extent = update.shape[axis], past.shape[axis]
+    if length == 0:
+        return past
     batch = past.shape[0]
     start = op.constant(np.zeros(1, np.int64)).broadcast_to((batch,)) if where is None else where.cast(i64)
+    if not circular:
+        start = _checked_start(op, start, extent - length + 1)
     place = _along(op, past.shape, axis) - start.reshape(batch, *[1] * (past.rank - 1))
     if circular:
         place = place.binary("mod", op.dimension(extent, i64))
@@ -110,6 +115,13 @@ def tensor_scatter(op: Call, past: Tensor, update: Tensor, where: Tensor | None 
     source = inside.where(place, 0)
     full = update.apply(GatherElements(axis), source.broadcast_to(past.shape))
     return inside.broadcast_to(past.shape).where(full, past)
+
+
+def _checked_start(op: Call, start: Tensor, count: Dim) -> Tensor:
+    """Where an update begins, one of `count` places; nothing counts from the end here, so a negative one fails too."""
+    op.require(not isinstance(count, int) or count > 0, Kind.BAD_SHAPE, "the update is longer than what it replaces")
+    places = op.dimension(count, i64)
+    return (start < 0).where(start - places, start).apply(CheckRange(count))
 
 
 def _along(op: Call, shape: tuple[Dim, ...], axis: int) -> Any:

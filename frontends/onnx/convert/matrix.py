@@ -72,12 +72,12 @@ def without_zero(codes: Tensor, zero: Tensor | None) -> Any:
     return (codes.cast(narrow) - zero.cast(narrow)).cast(i32)
 
 
-@onnx_op("Det")
+@onnx_op("Det", least_ranks={0: 2})
 def det(op: Call, x: Tensor) -> Any:
     """Of square matrices of a known size, by elimination with the largest pivot of each column."""
     size = x.shape[-1]
     op.require(isinstance(size, int), Kind.UNSUPPORTED, f"matrices of the unknown size {size}")
-    rows = x.shape[-2] if x.rank >= 2 else 0
+    rows = x.shape[-2]
     op.require(not isinstance(rows, int) or rows == size, Kind.BAD_SHAPE, f"{x.type!r} holds no square matrices")
     assert isinstance(size, int)
     if size > UNROLLED_SIZE:

@@ -30,6 +30,8 @@ def activated(op: Call, x: Any, prefix: str = "activation") -> Any:
     """The activation that is fused into a node."""
     name = op.get(prefix, "")
     numbers = op.get(f"{prefix}_params", [])
+    wanted = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name, len(numbers))
+    op.require(not numbers or len(numbers) == wanted, Kind.BAD_ATTRIBUTE, f"{name} has {len(numbers)} parameters, not {wanted}")
     match name:
         case "":
             return x
@@ -75,7 +77,7 @@ def bias_add(op: Call, x: Tensor, bias: Tensor, skip: Tensor) -> Any:
     return x + bias + skip
 
 
-@onnx_op("BiasSplitGelu", domain=MICROSOFT)
+@onnx_op("BiasSplitGelu", domain=MICROSOFT, least_ranks={0: 1})
 def bias_split_gelu(op: Call, x: Tensor, bias: Tensor) -> Any:
     total = x + bias
     half = total.shape[-1] // 2
@@ -113,13 +115,13 @@ def _turned(x: Any, last: bool, batch: bool) -> Any:
     return x.swapaxes(-1, -2) if last and x.rank > 1 else x
 
 
-@onnx_op("Inverse", domain=MICROSOFT)
+@onnx_op("Inverse", domain=MICROSOFT, least_ranks={0: 2})
 def inverse(op: Call, x: Tensor) -> Any:
     """By elimination of a known number of columns, with the largest pivot of each."""
     size = x.shape[-1]
     op.require(isinstance(size, int), Kind.UNSUPPORTED, f"matrices of the unknown size {size}")
     assert isinstance(size, int)
-    op.require(x.rank >= 2 and x.shape[-2] == size, Kind.BAD_SHAPE, f"{x.type!r} holds no square matrices")
+    op.require(x.shape[-2] == size, Kind.BAD_SHAPE, f"{x.type!r} holds no square matrices")
     op.bounded(size, "the size of its matrices", LARGEST_INVERSE)
     unit = op.constant(np.eye(size, dtype=x.dtype.numpy)).broadcast_to(x.shape)
     both = concat([x, unit], x.rank - 1)
@@ -134,7 +136,7 @@ def inverse(op: Call, x: Tensor) -> Any:
     return both[..., :, size:]
 
 
-@onnx_op("CDist", domain=MICROSOFT)
+@onnx_op("CDist", domain=MICROSOFT, ranks={0: 2, 1: 2})
 def cdist(op: Call, a: Tensor, b: Tensor) -> Any:
     difference = a.expand_dims(1) - b.expand_dims(0)
     square = (difference * difference).reduce("sum", (2,))
@@ -184,7 +186,7 @@ for _domain in (MICROSOFT, ONNX):
     onnx_op("SimplifiedLayerNormalization", domain=_domain)(_simplified)
 
 
-@onnx_op("EmbedLayerNormalization", domain=MICROSOFT)
+@onnx_op("EmbedLayerNormalization", domain=MICROSOFT, ranks={0: 2, 1: 2, 2: 2, 3: 2, 4: 2, 5: 1, 6: 1, 7: 2, 8: 2})
 def embed_layer_normalization(
     op: Call,
     ids: Tensor,
@@ -227,6 +229,7 @@ def _padding_bias(op: Call, mask: Tensor, batch: Dim, length: Dim, keys: Dim, dt
         if mask.shape[0] == 2 * batch:
             keep = keep & (place >= mask[batch:].cast(i64).reshape(batch, 1))
         return _filter(op, keep, dtype).reshape(batch, 1, 1, keys)
+    op.require(2 <= mask.rank <= 4, Kind.BAD_SHAPE, f"the mask is {mask.type!r}; it has 1 to 4 axes")
     keep = mask != 0 if mask.dtype != boolean else mask
     shape = {2: (batch, 1, 1, keys), 3: (batch, 1, length, keys), 4: mask.shape}[mask.rank]
     return _filter(op, keep, dtype).reshape(*shape)
@@ -251,7 +254,7 @@ def _attended(op: Call, q: Any, k: Any, v: Any, biases: list[Any]) -> Any:
     return merged(attend(op, q, k, v, total, scale))
 
 
-@onnx_op("Attention", domain=MICROSOFT)
+@onnx_op("Attention", domain=MICROSOFT, ranks={0: 3, 1: 2, 2: 1, 4: 5, 5: 4})
 def attention(
     op: Call,
     x: Tensor,
@@ -272,6 +275,9 @@ def self_attention(op: Call, projected: Any, mask: Tensor | None, past: Tensor |
     heads = op.get("num_heads")
     width = projected.shape[2]
     sizes = op.get("qkv_hidden_sizes", None) or [width // 3] * 3
+    op.require(len(sizes) == 3, Kind.BAD_ATTRIBUTE, f"qkv_hidden_sizes are {sizes}; they are three")
+    widths = sum(s for s in sizes if isinstance(s, int))
+    op.require(not isinstance(width, int) or widths == width, Kind.BAD_SHAPE, f"{width} columns are not {sizes}")
     q = heads_of(projected[:, :, : sizes[0]], heads)
     k = heads_of(projected[:, :, sizes[0] : sizes[0] + sizes[1]], heads)
     v = heads_of(projected[:, :, sizes[0] + sizes[1] :], heads)
@@ -284,7 +290,7 @@ def self_attention(op: Call, projected: Any, mask: Tensor | None, past: Tensor |
     return y, stack([k, v], 0) if op.wants(1) else None
 
 
-@onnx_op("MultiHeadAttention", domain=MICROSOFT)
+@onnx_op("MultiHeadAttention", domain=MICROSOFT, ranks={3: 1, 5: 4, 6: 4, 7: 4})
 def multi_head_attention(
     op: Call,
     query: Tensor,
@@ -320,16 +326,23 @@ def _is_heads(x: Tensor | None) -> bool:
 def _unpacked(op: Call, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int) -> tuple[Any, Any, Any]:
     """Queries, keys and values as [batch, heads, length, size], from any of the packings."""
     if query.rank == 5:  # [batch, length, heads, 3, size]
+        _require_parts(op, query, 3)
         q, k, v = (query[:, :, :, n].transpose((0, 2, 1, 3)) for n in range(3))
         return q, k, v
     q = heads_of(query, heads)
     op.require(key is not None, Kind.INPUT_COUNT, "it has no keys")
     assert key is not None
     if key.rank == 5:  # [batch, length, heads, 2, size]
+        _require_parts(op, key, 2)
         return q, key[:, :, :, 0].transpose((0, 2, 1, 3)), key[:, :, :, 1].transpose((0, 2, 1, 3))
+    op.require(value is not None, Kind.INPUT_COUNT, "it has no values")
     assert value is not None
     k, v = (x if x.rank == 4 else heads_of(x, heads) for x in (key, value))
     return q, k, v
+
+
+def _require_parts(op: Call, packed: Tensor, count: int) -> None:
+    op.require(packed.shape[3] == count, Kind.BAD_SHAPE, f"{packed.type!r} does not hold {count} parts for each head")
 
 
 def rotated(op: Call, x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
@@ -346,10 +359,13 @@ def rotated(op: Call, x: Any, cosine: Any, sine: Any, interleaved: bool) -> Any:
     return made if x.shape[-1] == 2 * half else concat([made, rest], x.rank - 1)
 
 
-@onnx_op("RotaryEmbedding", domain=MICROSOFT)
+@onnx_op("RotaryEmbedding", domain=MICROSOFT, ranks={2: 2, 3: 2})
 def rotary_embedding(op: Call, x: Tensor, places: Tensor, cosine: Tensor, sine: Tensor) -> Any:
     flat = x.rank == 3
+    op.require(x.rank in (3, 4), Kind.BAD_SHAPE, f"it turns {x.type!r}, which has 3 or 4 axes")
+    op.require(places.rank in (1, 2), Kind.BAD_SHAPE, f"positions are {places.type!r}; they have 1 or 2 axes")
     size = op.get("rotary_embedding_dim", 0) or 2 * cosine.shape[1]
+    op.require(not isinstance(size, int) or size > 0, Kind.BAD_ATTRIBUTE, f"it turns {size} elements of each head")
     heads = op.get("num_heads", 0) or (x.shape[2] // size if flat else 0)
     data = heads_of(x, heads) if flat else x
     length = data.shape[2]
@@ -361,7 +377,7 @@ def rotary_embedding(op: Call, x: Tensor, places: Tensor, cosine: Tensor, sine: 
     return merged(y) if flat else y
 
 
-@onnx_op("GroupQueryAttention", domain=MICROSOFT)
+@onnx_op("GroupQueryAttention", domain=MICROSOFT, ranks={0: 3, 1: 3, 2: 3, 3: 4, 4: 4, 7: 2, 8: 2})
 def group_query_attention(
     op: Call,
     query: Tensor,
@@ -376,6 +392,7 @@ def group_query_attention(
 ) -> Any:
     """Attention with shared heads and a cache of past keys; the batch's sequences end at lengths + 1."""
     heads, shared = op.get("num_heads"), op.get("kv_num_heads")
+    op.require(heads > 0 and shared > 0, Kind.BAD_ATTRIBUTE, f"{heads} heads of {shared} shared ones")
     if key is None or value is None:  # packed
         size = query.shape[2] // (heads + 2 * shared)
         key = query[:, :, heads * size : (heads + shared) * size]
@@ -385,6 +402,7 @@ def group_query_attention(
     length = q.shape[2]
     past = past_key.shape[2] if past_key is not None else 0
     if op.get("do_rotary", 0):
+        op.require(cosine is not None and sine is not None, Kind.INPUT_COUNT, "do_rotary without a table of angles")
         assert cosine is not None
         assert sine is not None
         places = Tensor(op.trace, op.trace.emit(Iota((q.shape[0], length), 1, i64))) + op.dimension(past, i64)
@@ -406,7 +424,7 @@ def group_query_attention(
     return merged(y), k, v
 
 
-@onnx_op("NhwcMaxPool", domain=MICROSOFT)
+@onnx_op("NhwcMaxPool", domain=MICROSOFT, least_ranks={0: 3})
 def nhwc_max_pool(op: Call, x: Tensor) -> Any:
     first = x.transpose((0, x.rank - 1, *range(1, x.rank - 1)))
     return max_pool_(op, first).transpose((0, *range(2, x.rank), 1))

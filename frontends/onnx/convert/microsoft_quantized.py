@@ -105,15 +105,18 @@ for _name, _function in {
     "QLinearReduceMean": _mean,
     "QLinearSoftmax": lambda op, x: x.softmax(op.get("axis", -1)),
 }.items():
-    onnx_op(_name, domain=MICROSOFT)(_unary(_function))
+    onnx_op(_name, domain=MICROSOFT, least_ranks={0: 3} if "Pool" in _name else None)(_unary(_function))
 
 
 @onnx_op("QLinearConcat", domain=MICROSOFT)
 def qlinear_concat(op: Call, scale: Tensor, zero: Tensor, *parts: Tensor) -> Any:
+    count = len(parts)
+    op.require(count and count % 3 == 0 and all(p is not None for p in parts), Kind.INPUT_COUNT, f"{count} inputs are no triples of codes, scale and zero")
     made = []
-    for n in range(0, len(parts), 3):
+    for n in range(0, count, 3):
         x, x_scale, x_zero = parts[n : n + 3]
         made.append(coded(op, real(x, x_scale, x_zero), scale, zero, zero.dtype))
+    op.require(len({x.rank for x in made}) == 1, Kind.BAD_SHAPE, "its inputs have different numbers of axes")
     return concat(made, normalize_axis(op.get("axis"), made[0].rank, op.name))
 
 
@@ -160,7 +163,7 @@ def dynamic_quantize_matmul(
     return matmul_integer_to_float(op, codes, b, scale, b_scale, zero, b_zero, bias)
 
 
-@onnx_op("QGemm", domain=MICROSOFT)
+@onnx_op("QGemm", domain=MICROSOFT, ranks={0: 2, 3: 2})
 def qgemm(
     op: Call,
     a: Tensor,
@@ -181,11 +184,12 @@ def qgemm(
     factor = a_scale.reshape(()) * b_scale * op.get("alpha", 1.0)
     if scale is None:
         return total.cast(f32) * factor
+    op.require(zero is not None, Kind.INPUT_COUNT, "a scale of the result without its zero point")
     assert zero is not None
     return requantized(op, total, factor / scale.reshape(()), zero.reshape(()), zero.dtype)
 
 
-@onnx_op("MatMulNBits", domain=MICROSOFT, known=(1, 3))
+@onnx_op("MatMulNBits", domain=MICROSOFT, known=(1, 3), least_ranks={0: 1})
 def matmul_n_bits(
     op: Call,
     a: Tensor,
@@ -198,7 +202,17 @@ def matmul_n_bits(
     """Weights [n, k] of few bits in blocks along k, each with a scale and a zero point (the middle by default)."""
     op.require(groups is None, Kind.UNSUPPORTED, "g_idx of MatMulNBits")
     rows, columns, bits, block = op.get("N"), op.get("K"), op.get("bits", 4), op.get("block_size")
+    op.require(bits in (2, 4, 8), Kind.BAD_ATTRIBUTE, f"weights of {bits} bits; they have 2, 4 or 8")
+    op.require(min(rows, columns, block) > 0, Kind.BAD_ATTRIBUTE, f"{rows} rows of {columns} weights in blocks of {block}")
+    op.require(block * bits % 8 == 0, Kind.BAD_ATTRIBUTE, f"blocks of {block} weights of {bits} bits are no whole bytes")
     blocks = -(-columns // block)
+    needs = rows * blocks * (block * bits // 8)
+    op.require(packed.dtype == np.uint8 and packed.size == needs, Kind.BAD_SHAPE,
+               f"the weights are {packed.size} elements of {packed.dtype}; {needs} bytes hold {rows} rows of {columns}")  # fmt: skip
+    if zeros is not None:
+        count = rows * (-(-blocks * bits // 8) if zeros.dtype == np.uint8 else blocks)
+        op.require(zeros.size == count, Kind.BAD_SHAPE, f"{zeros.size} zero points of {zeros.dtype} instead of {count}")
+    op.require(a.rank <= 6, Kind.BAD_SHAPE, f"{a.type!r} has more than 6 axes")
     codes = _unpacked(packed.reshape(rows, blocks, -1), bits, block)
     if zeros is None:
         centre = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
@@ -241,7 +255,7 @@ def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
 # --- layers -----------------------------------------------------------------------------------------
 
 
-@onnx_op("QAttention", domain=MICROSOFT)
+@onnx_op("QAttention", domain=MICROSOFT, ranks={0: 3, 1: 2, 2: 1, 8: 5})
 def qattention(
     op: Call,
     x: Tensor,

@@ -128,6 +128,8 @@ def concat(op: Call, first: Tensor, *more: Tensor) -> Any:
     """Before opset 4 the axis has a default."""
     chosen = op.get("axis", 1) if op.version < 4 else op.get("axis")
     axis = normalize_axis(chosen, first.rank, op.name)
+    ranks = {x.rank for x in (first, *more)}
+    op.require(len(ranks) == 1, Kind.BAD_SHAPE, f"inputs with {', '.join(map(str, sorted(ranks)))} axes; all have as many")
     return movement.concat([first, *more], axis) if more else first
 
 

@@ -45,7 +45,7 @@ def _normalized(x: Tensor, scale: Tensor, shift: Tensor, mean: Any, variance: An
 
 @onnx_op("InstanceNormalization", least_ranks={0: 2})
 def instance_normalization(op: Call, x: Tensor, scale: Tensor, shift: Tensor) -> Any:
-    return grouped(x, x.shape[1], scale, shift, op.get("epsilon", 1e-5))
+    return x if x.shape[1] == 0 else grouped(x, x.shape[1], scale, shift, op.get("epsilon", 1e-5))
 
 
 @onnx_op("GroupNormalization", since=21, least_ranks={0: 2})

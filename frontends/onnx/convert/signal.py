@@ -69,6 +69,7 @@ def dft(op: Call, x: Tensor, length: np.ndarray | None = None, axis: np.ndarray 
 
 def transform(op: Call, x: Tensor, given: np.ndarray | None, axis: int) -> Any:
     axis = normalize_axis(axis, x.rank, op.name)
+    op.require(axis < x.rank - 1, Kind.BAD_VALUE, f"axis {axis} of {x.type!r}, whose last axis holds the parts of a number")
     inverse, onesided = bool(op.get("inverse", 0)), bool(op.get("onesided", 0))
     extent = x.shape[axis]
     if given is not None:

@@ -11,6 +11,7 @@ from ingot.frontends.onnx.host import host_op
 from ingot.frontends.onnx.hosted.strings import texts
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import ML
+from ingot.frontends.onnx.values import number_of
 
 
 def _list(call: Any, *names: str) -> list[Any] | None:
@@ -49,7 +50,7 @@ def label_encoder(call: Any, x: np.ndarray) -> np.ndarray:
         raise ProblemError(Kind.BAD_ATTRIBUTE, f"LabelEncoder has {len(keys)} keys for {len(values)} values")
     table = dict(zip(keys, values, strict=True))
     if call.has("default_tensor"):
-        default = call.get("default_tensor").ravel().tolist()[0]
+        default = number_of(call.get("default_tensor"), "default_tensor of LabelEncoder")
     elif isinstance(values[0], str):
         default = call.get("default_string", "_Unused")
     elif isinstance(values[0], int):
@@ -90,7 +91,11 @@ def dict_vectorizer(call: Any, x: Any) -> np.ndarray:
 @host_op("CastMap", domain=ML)
 def cast_map(call: Any, x: dict[int, Any]) -> np.ndarray:
     """A map from numbers to values as a row: dense, or with default values up to max_map."""
-    dtype = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}[call.get("cast_to", "TO_FLOAT")]
+    kinds = {"TO_FLOAT": np.float32, "TO_INT64": np.int64, "TO_STRING": object}
+    wanted = call.get("cast_to", "TO_FLOAT")
+    if wanted not in kinds:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"CastMap: cast_to is {wanted!r}; it is one of {', '.join(kinds)}")
+    dtype = kinds[wanted]
     if call.get("map_form", "DENSE") == "DENSE":
         row = [x[k] for k in sorted(x)]
     else:

@@ -107,12 +107,16 @@ def sequence_length(call: Any, sequence: list[Any]) -> np.ndarray:
 @host_op("ConcatFromSequence")
 def concat_from_sequence(call: Any, sequence: list[Any]) -> np.ndarray:
     axis = call.get("axis")
+    if not sequence:
+        raise ProblemError(Kind.BAD_VALUE, "ConcatFromSequence of a sequence without parts")
     return np.stack(sequence, axis) if call.get("new_axis", 0) else np.concatenate(sequence, axis)
 
 
 @host_op("SplitToSequence")
 def split_to_sequence(call: Any, x: np.ndarray, sizes: np.ndarray | None = None) -> Any:
     axis = call.get("axis", 0)
+    if not -x.ndim <= axis < x.ndim:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"SplitToSequence: axis {axis} is outside an array of {x.ndim} axes")
     if sizes is None:
         parts = np.split(x, x.shape[axis], axis)
         return [parts if call.get("keepdims", 1) else [np.squeeze(p, axis) for p in parts]]

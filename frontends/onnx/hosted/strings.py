@@ -139,6 +139,8 @@ def tf_idf_vectorizer(call: Any, x: np.ndarray) -> np.ndarray:
             if shortest <= size <= longest:
                 known[tuple(pool[first : first + size])] = places[number]
             number += 1
+    if x.ndim > 2:
+        raise ProblemError(Kind.BAD_SHAPE, f"TfIdfVectorizer of {list(x.shape)}; it takes a row, or rows")
     rows = [x] if x.ndim < 2 else list(x)
     counts = np.zeros((len(rows), max(places) + 1), np.float32)
     for n, row in enumerate(rows):
