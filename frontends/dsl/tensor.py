@@ -167,9 +167,11 @@ class Tensor(Node):
         return self._binary("pow", other, True)
 
     def __pow__(self, other: object) -> Any:
-        if isinstance(other, int | float) and other in (2, 0.5, 1, -1) and self.dtype.is_float:
+        if isinstance(other, int | float) and other in (3, 2, 0.5, 1, -1) and self.dtype.is_float:
             # cheaper forms of the same function, exact where pow is
             match other:
+                case 3:
+                    return self * self * self
                 case 2:
                     return self * self
                 case 1:
