@@ -56,6 +56,11 @@ class Target:
         """Whether 16 floats are looked up in a register by one instruction, and exponents taken apart (AVX-512)."""
         return self.is_x86 and self.vector_bytes == 64
 
+    @property
+    def has_short_lookup(self) -> bool:
+        """Whether 8 floats are looked up in a register by one instruction (AVX2)."""
+        return self.is_x86 and self.vector_bytes == 32
+
     def lanes(self, bytes_per_lane: int) -> int:
         """Lanes of one vector register."""
         return self.vector_bytes // bytes_per_lane

@@ -83,9 +83,10 @@ def apply(operation: Operation, name: str, arguments: list[Value]) -> Value:
 
 def elementary(operation: Operation, name: str, *arguments: Value) -> Value:
     """A function of `codegen.math`. Vectors of several registers are worth a look at all of them first."""
-    facts = MathTarget(operation.target.has_fma, operation.target.has_round, operation.target.has_lookup)
+    target = operation.target
+    facts = MathTarget(target.has_fma, target.has_round, target.has_lookup, target.has_short_lookup)
     first = arguments[0]
-    wide = first.lanes * operation.dtype.itemsize > operation.target.vector_bytes
+    wide = first.lanes * operation.dtype.itemsize > target.vector_bytes
     if wide and name in UNARY and UNARY[name].has_ordinary(element_of(first.type), facts):
         return guarded(name, first, facts, operation.builder)
     return recorded(name, tuple(argument.text for argument in arguments), facts).replay(operation.builder, arguments)

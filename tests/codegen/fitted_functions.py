@@ -102,6 +102,7 @@ def exponential_tables() -> Sequence[Table]:
     return [
         Table("EXPONENTIAL", "f32", 28, exponential(4)),
         Table("EXPONENTIAL", "f64", 58, exponential(10)),
+        Table("EXPONENTIAL_EIGHTHS", "f32", 25, exponential(1, HALF_LN_2 / 8)),
         Table("EXPONENTIAL_SHORT", "f32", 29, exponential(1, HALF_LN_2 / 16)),
         Table("POWER_OF_TWO", "f32", 28, power_tail(4)),
         Table("POWER_OF_TWO", "f64", 58, power_tail(10)),

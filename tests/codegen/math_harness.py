@@ -21,7 +21,13 @@ from ingot.compiler.target import Target
 FUSED = math.MathTarget(has_fma=True, has_round=True)
 BASELINE = math.MathTarget(has_fma=False, has_round=False)
 LOOKUP = math.MathTarget(has_fma=True, has_round=True, has_lookup=True)
-RUNNABLE = (FUSED, BASELINE, *([LOOKUP] if Target.host().has_lookup else []))
+SHORT_LOOKUP = math.MathTarget(has_fma=True, has_round=True, has_short_lookup=True)
+RUNNABLE = (
+    FUSED,
+    BASELINE,
+    *([LOOKUP] if Target.host().has_lookup else []),
+    *([SHORT_LOOKUP] if Target.host().is_x86 and Target.host().vector_bytes >= 32 else []),
+)
 DTYPES = {"f32": np.dtype(np.float32), "f64": np.dtype(np.float64)}
 REAL_TYPES = {"f32": ir.FloatType(), "f64": ir.DoubleType()}
 INTEGERS = {"f32": np.dtype(np.uint32), "f64": np.dtype(np.uint64)}

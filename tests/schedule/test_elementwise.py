@@ -12,6 +12,7 @@ from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Definition, Kernel, axes
 from ingot.compiler.ir.types import f32, f64
 from ingot.compiler.schedule import ScheduleOptions, schedule
+from ingot.compiler.schedule.recipes import elementwise
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, assert_close, check, inputs_of
 
@@ -110,6 +111,14 @@ def test_results_larger_than_the_caches_bypass_them():
     rows = TARGET.l3_bytes // 4096 + 1
     assert streamed(scaled(rows, 1024), leaving=True)
     assert not streamed(scaled(rows // 2, 1024), leaving=True)
+
+
+def test_the_halves_of_a_chunk_that_bypasses_the_caches_are_half_a_page_apart():
+    """At the same place of a page a load from one half would wait for stores to the other."""
+    kernel = kernels.negate((4 * TARGET.l3_bytes,))
+    (group,) = schedule(kernel, TARGET, ScheduleOptions(leaving=True)).decisions["groups"]
+    assert group["chunk"] // 2 * 4 % elementwise.PAGE == elementwise.PAGE // 2
+    assert abs(group["chunk"] * 8 - elementwise.STREAMED_CHUNK) <= 4 * elementwise.PAGE
 
 
 def test_what_may_overwrite_its_input_is_not_streamed():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,22 @@ def test_columns_of_a_matrix_that_no_near_cache_holds():
     narrow = ScheduleOptions(recipe="reduction", decisions={"stages": 1, "vectors": 4, "block": 32})
     wide, plain = (run(s, kernel, inputs, {})[0] for s in (scheduled, schedule(kernel, TARGET, narrow)))
     np.testing.assert_array_equal(wide.view(np.uint32), plain.view(np.uint32))
+
+
+@pytest.mark.parametrize("shape", [(1100, 144), (1024, 160), (256, 640), (300, 501)])
+def test_columns_are_summed_a_row_of_each_of_four_chunks_at_a_time(shape):
+    """The same bits as chunk after chunk, which is how vectors of whole lines take them."""
+    kernel = kernels.reduce_axes(shape, (1,))
+    four = schedule(kernel, TARGET)
+    sweeps = [s for s in walk(four.function.body) if isinstance(s, For) and s.kind == "vector"]
+    places = [{load.index[0] for load in loads_in(s.body) if load.buffer.name == "x"} for s in sweeps]
+    assert max(map(len, places)) in (reduction.STRIP_CHUNKS, reduction.STRIP_ROWS)
+    assert any(len(found) == reduction.STRIP_CHUNKS for found in places)
+    inputs = inputs_of(kernel, {})
+    lines = replace(TARGET, vector_bytes=64)
+    one = schedule(kernel, lines, ScheduleOptions(decisions={"width": four.decisions["width"]}))
+    together, apart = (run(s, kernel, inputs, {})[0] for s in (four, one))
+    np.testing.assert_array_equal(together.view(np.uint32), apart.view(np.uint32))
 
 
 def test_rows_that_are_summed_by_column_are_asked_for_before_their_turn():

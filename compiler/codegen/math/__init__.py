@@ -20,6 +20,7 @@ from llvmlite import ir
 
 from ingot.compiler.codegen.math import (
     division,
+    eighths,
     error_function,
     exponential,
     gamma,
@@ -91,7 +92,7 @@ def _exact(function: Callable[..., Lanes]) -> Elementary:
 
 
 UNARY: dict[str, Elementary] = {
-    "exp": _both(exponential.exp, 1.2, 1.2, Ordinary(exponential.exp_of_ordinary, exponential.size_for_exp), lookup.exp),
+    "exp": _both(eighths.exp, 1.2, 1.2, Ordinary(eighths.exp_of_ordinary, exponential.size_for_exp), lookup.exp),
     "exp2": _both(exponential.exp2, 1.1, 1.1),
     "expm1": _both(exponential.expm1, 1.3, 1.3),
     "sinh": _both(exponential.sinh, 1.5, 1.5),

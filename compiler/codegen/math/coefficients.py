@@ -22,6 +22,12 @@ EXPONENTIAL: dict[str, tuple[float, ...]] = {
         2.0977821441101465e-09,
     ),
 }
+EXPONENTIAL_EIGHTHS: dict[str, tuple[float, ...]] = {
+    "f32": (
+        0.500064492225647,
+        0.1666685938835144,
+    ),
+}
 EXPONENTIAL_SHORT: dict[str, tuple[float, ...]] = {
     "f32": (
         0.5000161528587341,

@@ -72,20 +72,19 @@ def _exponential_of_remainder(r: Lanes) -> Lanes:
     return polynomial(r, (1.0, 1.0, *coefficients.EXPONENTIAL[r.form.name]))
 
 
-def _scaled(x: Lanes, shifted: Lanes) -> Lanes:
-    """``x * 2^count`` if the low bits of ``shifted`` are ``count + 2 * bias``; rounds once, even to a subnormal."""
-    exponents = shifted.encoded()
+def scaled(x: Lanes, exponents: Lanes) -> Lanes:
+    """``x * 2^count`` if the low bits of ``exponents`` are ``count + 2 * bias``; rounds once, even to a subnormal."""
     half = exponents >> 1
     return x * power_of_two(half) * power_of_two(exponents - half)
 
 
-def _clamped(x: Lanes) -> Lanes:
+def clamped(x: Lanes) -> Lanes:
     return at_least(UNDERFLOW[x.form.name], at_most(OVERFLOW[x.form.name], x))
 
 
 def exp(x: Lanes) -> Lanes:
-    shifted, r = _quick_reduction(_clamped(x), 2 * x.form.bias)
-    return _scaled(_exponential_of_remainder(r), shifted)
+    shifted, r = _quick_reduction(clamped(x), 2 * x.form.bias)
+    return scaled(_exponential_of_remainder(r), shifted.encoded())
 
 
 ORDINARY = {"f32": 87.0, "f64": 708.0}
@@ -105,11 +104,11 @@ def size_for_exp(x: Lanes) -> tuple[Lanes, int]:
 
 def exp_of_pair(x: Pair) -> Lanes:
     """exp(high + low): for arguments so large that one rounding of them would be visible in the result."""
-    high = _clamped(x.high)
+    high = clamped(x.high)
     low = choose(high.equals(x.high), x.low, 0.0)
     reduced = reduce_by_ln2(high, 2 * high.form.bias, low)
     one_plus = exponential_pair(reduced)
-    return _scaled(one_plus.high + one_plus.low, reduced.shifted)
+    return scaled(one_plus.high + one_plus.low, reduced.shifted.encoded())
 
 
 def exponential_pair(reduced: Reduction) -> Pair:
@@ -128,7 +127,7 @@ def exp2(x: Lanes) -> Lanes:
     shifted = x + shifter
     r = x - (shifted - shifter)
     rest = polynomial(r, (ln_2_low, *coefficients.POWER_OF_TWO[form.name])) * r
-    return _scaled(fma(r, ln_2_high, rest) + 1.0, shifted)
+    return scaled(fma(r, ln_2_high, rest) + 1.0, shifted.encoded())
 
 
 def expm1(x: Lanes) -> Lanes:

@@ -11,6 +11,7 @@ Non-goal: general code generation; only the few operations that the elementary f
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ class MathTarget:
     """``llvm.floor`` and its relatives are one instruction (SSE4.1, NEON); otherwise they would be library calls."""
     has_lookup: bool = False
     """A register holds 16 floats, and instructions look one up for each lane and take exponents apart (AVX-512)."""
+    has_short_lookup: bool = False
+    """A register holds 8 floats, and an instruction looks one up for each lane (AVX2)."""
 
 
 @dataclass(frozen=True)
@@ -394,3 +397,46 @@ def through_double(function: Callable[..., Lanes]) -> Callable[..., Lanes]:
         return function(*(argument.widened() for argument in arguments)).narrowed()
 
     return narrowing
+
+
+# --- registers
+
+
+def by_registers(lanes: int) -> Callable[[Callable[[Lanes], Lanes]], Callable[[Lanes], Lanes]]:
+    """For functions of f32 that need whole registers: operands of any width are computed register by register."""
+    whole = ir.IntType(32)
+    kind, places = ir.VectorType(F32.real_type, lanes), ir.VectorType(whole, lanes)
+
+    def decorate(function: Callable[[Lanes], Lanes]) -> Callable[[Lanes], Lanes]:
+        @functools.wraps(function)
+        def of_any_width(x: Lanes) -> Lanes:
+            scope, builder = x.scope, x.scope.builder
+            inner = Scope(builder, scope.target, lanes)
+            nothing = ir.Constant(x.value.type, ir.Undefined)
+            if scope.width == 0:
+                single = builder.insert_element(ir.Constant(kind, ir.Undefined), x.value, whole(0))
+                result = function(Lanes(inner, x.element, single))
+                return Lanes(scope, x.element, builder.extract_element(result.value, whole(0)))
+            if scope.width == lanes:
+                return function(x)
+            parts = []
+            for start in range(0, scope.width, lanes):
+                taken = [min(lane, scope.width - 1) for lane in range(start, start + lanes)]
+                part = builder.shuffle_vector(x.value, nothing, ir.Constant(places, taken))
+                parts.append(function(Lanes(inner, x.element, part)).value)
+            return Lanes(scope, x.element, _joined(builder, parts, scope.width))
+
+        return of_any_width
+
+    return decorate
+
+
+def _joined(builder: ir.IRBuilder, parts: Sequence[ir.Value], width: int) -> ir.Value:
+    """The first lanes of the parts, one part after the other."""
+    parts = list(parts)
+    while len(parts) > 1 or parts[0].type.count > width:
+        pairs = [(parts[n], parts[n + 1] if n + 1 < len(parts) else parts[n]) for n in range(0, len(parts), 2)]
+        size = min(2 * parts[0].type.count, width)
+        lanes = ir.Constant(ir.VectorType(ir.IntType(32), size), list(range(size)))
+        parts = [builder.shuffle_vector(first, second, lanes) for first, second in pairs]
+    return parts[0]

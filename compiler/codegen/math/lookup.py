@@ -10,7 +10,7 @@ Invariant: the same bits at every width. Narrow operands are computed in a whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -20,8 +20,8 @@ from ingot.compiler.codegen.math.exponential import LN_2_HIGH, LN_2_LOW, LOG2_E
 from ingot.compiler.codegen.math.lanes import (
     F32,
     Lanes,
-    Scope,
     at_most,
+    by_registers,
     choose,
     declared,
     fma,
@@ -33,42 +33,10 @@ from ingot.compiler.codegen.math.lanes import (
 
 WIDTH = 16
 _KIND = ir.VectorType(F32.real_type, WIDTH)
-_PLACES = ir.VectorType(F32.integer_type, WIDTH)
 _WHOLE, _MASK = ir.IntType(32), ir.IntType(16)
 
 
-def _registers(function: Callable[[Lanes], Lanes]) -> Callable[[Lanes], Lanes]:
-    """The function of operands of any width, computed register by register."""
-
-    def of_any_width(x: Lanes) -> Lanes:
-        scope, builder = x.scope, x.scope.builder
-        inner = Scope(builder, scope.target, WIDTH)
-        nothing = ir.Constant(x.value.type, ir.Undefined)
-        if scope.width == 0:
-            single = builder.insert_element(ir.Constant(_KIND, ir.Undefined), x.value, _WHOLE(0))
-            result = function(Lanes(inner, x.element, single))
-            return Lanes(scope, x.element, builder.extract_element(result.value, _WHOLE(0)))
-        if scope.width == WIDTH:
-            return function(x)
-        parts = []
-        for start in range(0, scope.width, WIDTH):
-            lanes = [min(lane, scope.width - 1) for lane in range(start, start + WIDTH)]
-            part = builder.shuffle_vector(x.value, nothing, ir.Constant(_PLACES, lanes))
-            parts.append(function(Lanes(inner, x.element, part)).value)
-        return Lanes(scope, x.element, _joined(builder, parts, scope.width))
-
-    return of_any_width
-
-
-def _joined(builder: ir.IRBuilder, parts: Sequence[ir.Value], width: int) -> ir.Value:
-    """The first lanes of the parts, one part after the other."""
-    parts = list(parts)
-    while len(parts) > 1 or parts[0].type.count > width:
-        pairs = [(parts[n], parts[n + 1] if n + 1 < len(parts) else parts[n]) for n in range(0, len(parts), 2)]
-        size = min(2 * parts[0].type.count, width)
-        lanes = ir.Constant(ir.VectorType(_WHOLE, size), list(range(size)))
-        parts = [builder.shuffle_vector(first, second, lanes) for first, second in pairs]
-    return parts[0]
+_registers = by_registers(WIDTH)
 
 
 # --- instructions

@@ -42,6 +42,7 @@ STAGED_ROWS, STAGED_COLUMNS = 256, 256  # of a transposed block on its way past 
 PADDING = 16  # elements between its rows, so that they do not fall into the same sets
 WRITTEN = 64  # of its elements that are stored at once: few enough lines that each is completed in its buffer
 SERIES = 256  # elements that are computed before it is the turn of the other half of a chunk
+PAGE = 4096  # bytes after which addresses look alike to a load that must not overtake a store
 AHEAD = 1024  # bytes between what is computed and what is fetched
 STREAMED_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when results bypass the caches
 UNROLL = 4  # vectors at a time
@@ -175,11 +176,21 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
         weight = partition.weight_of(points.stores, points.values, computing=not streaming)
         cut = partition.cut(points.extents, weight, units, chunk=STREAMED_CHUNK if streaming else None)
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
+        if streaming and axis == len(points.extents) - 1:
+            chunk = _out_of_step(chunk, points, SERIES)
         if chunk and squares:
             axis, chunk = _square_chunks(points, tile_axis, STAGED_COLUMNS if streaming else TILE)
         elif chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE
     return ElementwiseDecision(width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, squares, streaming)
+
+
+def _out_of_step(chunk: int, points: Points, unit: int) -> int:
+    """A chunk that is a little longer, so that its halves lie half a page apart: large arrays begin at the same place of a
+    page, and a load from one half would wait for stores to the other that only look as if they were to its address."""
+    size = max(store.buffer.dtype.itemsize for store in points.stores)
+    half = PAGE // (2 * size)  # elements
+    return chunk if half % unit else chunk // (4 * half) * (4 * half) + 2 * half
 
 
 def streams(points: Points, target: Target) -> bool:

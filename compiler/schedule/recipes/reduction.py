@@ -21,7 +21,7 @@ from ingot.compiler.schedule import build, lanes, partition, scalars, tile
 from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form, scheduled_reduction
 from ingot.compiler.schedule.lanes import Chunking
 from ingot.compiler.schedule.padding import without_padding
-from ingot.compiler.schedule.primitives import fetched_ahead, in_later_steps
+from ingot.compiler.schedule.primitives import LINE_BYTES, fetched_ahead, in_later_steps
 from ingot.compiler.schedule.recipes import along_reduced, elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.tile import Tile
@@ -31,6 +31,7 @@ SHORTEST_CHAIN, USUAL_CHAIN, LONGEST_CHAIN = 32, 128, 512  # additions in one ch
 FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
 ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
 STRIP_ROWS, STRIP_VECTORS = 8, 2  # rows that are added to their sums at a time, and vectors of each
+STRIP_CHUNKS = 4  # of which one row each is added at a time instead, where vectors are shorter than a line
 
 
 @dataclass(frozen=True)
@@ -334,9 +335,6 @@ def _two_stage(
         number = [part.start for part in ranges]
         starts, extents = lanes.chunk_range(form.reduced_extents, chunk, number)
 
-        if _in_strips(form, decision, target):
-            return _strips(form, decision.width, target, starts[0], extents[0], scratch, number[0])
-
         def emit(each: Tile) -> tuple[Statement, ...]:
             sums = [each.register(a.mark.name, a) for a in form.accumulations]
             chain = _chain(each, sums, form, target, extents, starts, decision.unroll)
@@ -350,7 +348,10 @@ def _two_stage(
 
         return tiles(form, whole, partition.whole(form.kept_extents), emit)
 
-    first = partition.blocks(counts, partition.Cut(len(counts) - 1, 1), part)
+    if _in_strips(form, decision, target):
+        first = _strip_chunks(form, decision.width, target, chunk, scratch)
+    else:
+        first = partition.blocks(counts, partition.Cut(len(counts) - 1, 1), part)
     second = replace(
         form,
         reduced=tuple(symbolic.Variable(f"c{n}", 0, count - 1) for n, count in enumerate(counts)),
@@ -372,38 +373,68 @@ def _in_strips(form: ReductionForm, decision: ReductionDecision, target: Target)
     return decision.row_axis < 0 and symbolic.less_equal(size, target.l1_bytes // 2) is True
 
 
-def _strips(
-    form: ReductionForm, width: int, target: Target, first: Dim, count: Dim, parts: Sequence[Buffer], number: Dim
+def _strip_chunks(
+    form: ReductionForm, width: int, target: Target, cut: Chunking, parts: Sequence[Buffer]
 ) -> tuple[Statement, ...]:
-    """One chunk of rows, a few at a time from their beginning to their end: memory is read in the order in which it
-    lies, and the next rows are asked for meanwhile. Each column is added up in the order of the rows, as in a tile."""
-    (extent,), (column,), (row,) = form.kept_extents, form.kept, form.reduced
+    """Every chunk of rows. Where vectors are whole lines one at a time; else several from different places, a row of each
+    in turn: series of addresses that are far apart arrive faster, and need no hints."""
+    (count,), (extent,) = lanes.chunk_counts(form.reduced_extents, cut), form.reduced_extents
+    together = STRIP_CHUNKS if target.vector_bytes < LINE_BYTES else 1
+    groups = extent // cut.steps // together if together > 1 else 0
 
-    def sweep(value: Callable[[Accumulation, Load], Scalar]) -> tuple[Statement, ...]:
+    def strips(numbers: Sequence[Dim]) -> tuple[Statement, ...]:
+        return _strips(form, width, target, cut, parts, numbers)
+
+    def group(ranges: partition.Ranges) -> tuple[Statement, ...]:
+        return strips([ranges[0].start * together + n for n in range(together)])
+
+    left = count - groups * together
+    one = partition.Cut(0, 1)
+    return (
+        *(partition.blocks((groups,), one, group) if groups != 0 else ()),
+        *(partition.blocks((left,), one, lambda r: strips([r[0].start + groups * together])) if left != 0 else ()),
+    )
+
+
+def _strips(
+    form: ReductionForm, width: int, target: Target, cut: Chunking, parts: Sequence[Buffer], numbers: Sequence[Dim]
+) -> tuple[Statement, ...]:
+    """One chunk of rows, a few at a time from their beginning to their end, the next ones asked for meanwhile; or several
+    chunks of the same length, a row of each at a time. Each column is added up in the order of the rows, as in a tile."""
+    (extent,), (column,), (row,) = form.kept_extents, form.kept, form.reduced
+    rows = STRIP_ROWS if len(numbers) == 1 else 1
+    starts = [number * cut.steps for number in numbers]
+    _, (count,) = lanes.chunk_range(form.reduced_extents, cut, numbers[:1])
+    if len(numbers) > 1:
+        count = cut.steps
+
+    def sweep(value: Callable[[Accumulation, Load, Dim], Scalar]) -> tuple[Statement, ...]:
         def point(j: Dim, _: Dim) -> list[Statement]:
-            places = [Load(part, (number, j)) for part in parts]
-            values = [
-                scalars.substitute(value(a, Load(part, (number, column))), {column: j})
+            return [
+                Store(part, (number, j), scalars.substitute(value(a, Load(part, (number, column)), start), {column: j}))
+                for number, start in zip(numbers, starts, strict=True)
                 for a, part in zip(form.accumulations, parts, strict=True)
             ]
-            return [Store(place.buffer, place.index, v) for place, v in zip(places, values, strict=True)]
 
         return lanes.lane_loops(extent, width, STRIP_VECTORS, point, interleaved=True)
 
-    def add(start: Dim, rows: int) -> tuple[Statement, ...]:
-        def added(a: Accumulation, total: Scalar) -> Scalar:
+    def add(first: Dim, rows: int) -> tuple[Statement, ...]:
+        def added(a: Accumulation, total: Scalar, start: Dim) -> Scalar:
             for n in range(rows):
-                total = build.combine(a.combiner, total, scalars.substitute(a.body, {row: start + n}), target)
+                body = scalars.substitute(a.body, {row: start + first + n})
+                total = build.combine(a.combiner, total, body, target)
             return total
 
         return sweep(added)
 
     def strip(r: Dim) -> tuple[Statement, ...]:
-        return fetched_ahead(add(first + r * STRIP_ROWS, STRIP_ROWS), in_later_steps(r, 1), SECOND_CACHE)
+        if len(numbers) > 1:
+            return add(r, 1)
+        return fetched_ahead(add(r * rows, rows), in_later_steps(r, 1), SECOND_CACHE)
 
-    done = count // STRIP_ROWS * STRIP_ROWS
+    done = count // rows * rows
     return (
-        *sweep(lambda a, _: a.neutral),
-        *build.loop("r", count // STRIP_ROWS, strip),
-        *build.loop("r", count % STRIP_ROWS, lambda r: add(first + done + r, 1)),
+        *sweep(lambda a, *_: a.neutral),
+        *build.loop("r", count // rows, strip),
+        *build.loop("r", count % rows, lambda r: add(done + r, 1)),
     )

@@ -23,7 +23,8 @@ from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.lanes import Accumulator
 from ingot.compiler.schedule.primitives import block, fetched_ahead, fuse, in_later_steps, parallelize, simplify
-from ingot.compiler.schedule.recipes import elementwise
+from ingot.compiler.schedule.recipes import elementwise, overlapping
+from ingot.compiler.schedule.recipes.overlapping import Overlapping
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, in_place_pairs, items_of
 from ingot.compiler.schedule.statements import copy
@@ -34,7 +35,6 @@ ASSUMED_ROW = 1024  # elements of a row of symbolic length, where its weight mat
 FAR_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when no cache holds them
 ROWS_AHEAD = 2  # between the row that is computed and the one that is fetched: one is not always there in time
 LINE_BYTES = 64  # registers of whole lines take rows as fast as the processor fetches them by itself: hints only delay it
-OVERLAPPING_ROWS = 4  # that the first cache holds at once: one on its way, two in the works, what is kept of one
 SWEEP_VECTORS = 4  # that a sweep without a reduction computes at a time
 
 
@@ -61,7 +61,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     decision = replace(decide(extents, passes, target, options), **options.decisions)
     emitter = _Row(passes, decision, target, views, rows[-1] if rows else 0)
     if decision.turns >= 0:
-        statements = _overlapping_rows(rows, extents, emitter.overlapping(), decision)
+        statements = overlapping.chunks(rows, extents, emitter.overlapping(), partition.Cut(decision.axis, decision.chunk))
     else:
         statements = _row_loops(rows, extents, emitter.statements(), decision)
     final = simplify(statements)
@@ -105,30 +105,7 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
     streams = streaming(passes, target, options)
     ahead = reads > target.l2_bytes and target.vector_bytes < LINE_BYTES
     overlap = ahead and streams and chunk > 1 and axis == len(extents) - 1
-    return RowDecision(width, axis, chunk, len(passes), ahead, streams, _partner(passes, target) if overlap else -1)
-
-
-def _partner(passes: Sequence[Pass], target: Target) -> int:
-    """The sweep with which the last one of the row before takes turns, block by block: stores past the caches and loads
-    from memory then happen side by side, and neither waits while the other is busy. The first, which is the one that
-    waits for memory; or one that computes for so long that memory would be idle meanwhile."""
-    *before, last = passes
-    extents = last.items[0].extents if last.items else ()
-    if last.scalars or len(extents) != 1 or any(item.reduces or item.extents != extents for item in last.items):
-        return -1
-    row = extents[0] * max(item.place.buffer.dtype.itemsize for item in last.items)
-    if not isinstance(row, int) or OVERLAPPING_ROWS * row > target.l1_bytes:
-        return -1
-    able = [
-        each
-        for each in before
-        if any(item.reduces for item in each.items) and all(item.extents == extents for item in each.items)
-    ]
-    if not able:
-        return -1
-    costs = [sum(scalars.cost(item.body) for item in each.items) for each in able]
-    longest = costs.index(max(costs))
-    return able[longest if costs[longest] > elementwise.CHEAP else 0].number
+    return RowDecision(width, axis, chunk, len(passes), ahead, streams, overlapping.partner(passes, target) if overlap else -1)
 
 
 def _reads(passes: Sequence[Pass]) -> int:
@@ -172,36 +149,6 @@ def _row_loops(
     return statements
 
 
-@dataclass(frozen=True)
-class _Overlapping:
-    """Rows of which each is finished during the next: statements in terms of the row's variable."""
-
-    kept: tuple[Statement, ...]  # memory from row to row
-    first: tuple[Statement, ...]  # a row but for its last sweep
-    following: tuple[Statement, ...]  # the same, and the last sweep of the row before
-    rest: tuple[Statement, ...]  # the last sweep of a row
-
-
-def _overlapping_rows(
-    rows: Sequence[Dim], extents: Sequence[Dim], row: _Overlapping, decision: RowDecision
-) -> tuple[Statement, ...]:
-    """Chunks of rows: the first, those that follow it, then what is left of the last."""
-
-    def chunk(ranges: partition.Ranges) -> tuple[Statement, ...]:
-        *outer, last = ranges
-        fixed = {v: part.start for v, part in zip(rows, outer, strict=False)}
-
-        def at(statements: Sequence[Statement], number: Dim) -> tuple[Statement, ...]:
-            return copy(statements, {**fixed, rows[-1]: number})
-
-        following = build.loop("i", last.count - 1, lambda i: at(row.following, last.start + 1 + i))
-        return copy(
-            (*row.kept, *at(row.first, last.start), *following, *at(row.rest, last.start + last.count - 1))
-        )
-
-    return partition.blocks(extents, partition.Cut(decision.axis, decision.chunk), chunk)
-
-
 class _Row:
     """Emits the statements of one row."""
 
@@ -224,7 +171,7 @@ class _Row:
     def statements(self) -> tuple[Statement, ...]:
         return tuple(statement for number in range(len(self.passes)) for statement in self._pass(number))
 
-    def overlapping(self) -> _Overlapping:
+    def overlapping(self) -> Overlapping:
         """The last sweep of a row takes turns with one of the next row. What it needs of its own row waits in memory."""
         last = len(self.passes) - 1
         read = [load.buffer for item in self.passes[last].items for load in scalars.loads(item.value)]
@@ -262,7 +209,7 @@ class _Row:
         following += saved()
         rest, known_after = again()
         rest += finish(known_after, 0, self.passes[last].items[0].extents[0])
-        return _Overlapping(tuple(self.kept), tuple(first), tuple(following), tuple(rest))
+        return Overlapping(tuple(self.kept), tuple(first), tuple(following), tuple(rest))
 
     def _pass(self, number: int, turn: lanes.Turn | None = None) -> list[Statement]:
         self.sweep = number
