@@ -99,11 +99,22 @@ def _of_node(model: ModelProto, number: int, node: NodeProto) -> Iterator[tuple[
         made = _copied(model)
         del made.graph.node[number].attribute[place]
         yield f"{attribute.name} of {node.op_type} is removed", made
+    for attribute in _mistyped(node):
+        made = _copied(model)
+        replace_attribute(made.graph.node[number], attribute)
+        yield f"{attribute.name} of {node.op_type} has the type {attribute.type}", made
     for name, kind in _attributes(model, node):
         for value in VALUES.get(kind, ()):
             made = _copied(model)
             replace_attribute(made.graph.node[number], helper.make_attribute(name, value, attr_type=kind))
             yield f"{name} of {node.op_type} is {value}", made
+
+
+def _mistyped(node: NodeProto) -> Iterator[AttributeProto]:
+    for attribute in node.attribute:
+        for kind, values in VALUES.items():
+            if kind != attribute.type:
+                yield helper.make_attribute(attribute.name, values[-1], attr_type=kind)
 
 
 def _attributes(model: ModelProto, node: NodeProto) -> list[tuple[str, int]]:

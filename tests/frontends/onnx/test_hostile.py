@@ -829,3 +829,9 @@ def test_a_transposed_convolution_of_which_nothing_is_left():
         transposed = node("ConvTranspose", "x w", "y", output_shape=[0, 3], **fields)
         made = ingot.compile(ingot.load_onnx(model_of([transposed], [info("x", x), info("w", w)], ["y"])))
         assert made(x, w).shape == (1, 2, 0, 3)
+
+
+def test_an_attribute_of_another_type_where_onnx_has_no_description():
+    pool = helper.make_node("NhwcMaxPool", ["x"], ["y"], "pool", domain="com.microsoft", kernel_shape=3)
+    (problem,) = check_onnx(model_of([pool], [info("x", np.zeros((1, 4, 4, 2), np.int8))], ["y"], domains={"com.microsoft": 1}))
+    assert (problem.code, problem.node) == ("O109", "pool (NhwcMaxPool)")
