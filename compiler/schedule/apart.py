@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ingot.compiler.ir.loops import Function
+from ingot.compiler.ir.loops import Function, Statement
 from ingot.compiler.ir.scalar import Buffer, Load
 from ingot.compiler.ir.tensor import Definition, Kernel
-from ingot.compiler.schedule import scalars
+from ingot.compiler.schedule import scalars, statements
 from ingot.compiler.schedule.result import Scheduled
 
 Schedule = Callable[[Kernel], Scheduled]
@@ -32,11 +32,16 @@ def in_parts(kernel: Kernel, schedule: Schedule) -> Scheduled | None:
         parts.append(made)
     if all(part.recipe == "fallback" for part in parts):
         return None
-    scratch = (*stored.values(), *(buffer for part in parts for buffer in part.scratch))
-    body = tuple(statement for part in parts for statement in part.function.body)
-    function = Function(kernel.name, (*kernel.inputs, *kernel.outputs, *scratch), body)
+    scratch = [*stored.values()]
+    body: list[Statement] = []
+    for part in parts:
+        taken = (*kernel.inputs, *kernel.outputs, *scratch)
+        lines, own = statements.with_own_names(part.function.body, part.scratch, taken)
+        body += lines
+        scratch += own
+    function = Function(kernel.name, (*kernel.inputs, *kernel.outputs, *scratch), tuple(body))
     reason = f"no recipe fits the whole kernel; its parts: {', '.join(part.recipe for part in parts)}"
-    return Scheduled(function, "parts", {}, reason, scratch)
+    return Scheduled(function, "parts", {}, reason, tuple(scratch))
 
 
 def _largest(

@@ -6,6 +6,7 @@ several times with every object still bound once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -111,6 +112,22 @@ def copy(
 ) -> tuple[Statement, ...]:
     """The statements with variables and buffers replaced and everything they bind made anew."""
     return _Copier(mapping or {}, buffers or {}).block(statements)
+
+
+def with_own_names(
+    statements: Sequence[Statement], scratch: Sequence[Buffer], taken: Sequence[Buffer]
+) -> tuple[tuple[Statement, ...], tuple[Buffer, ...]]:
+    """Statements that are put beside others in one function, and their scratch memory, none of it named as something
+    that is taken."""
+    names = {buffer.name for buffer in taken}
+    own: dict[Buffer, Buffer] = {}
+    for buffer in scratch:
+        candidates = itertools.chain([buffer.name], (f"{buffer.name}_{n}" for n in itertools.count(1)))
+        name = next(n for n in candidates if n not in names)
+        names.add(name)
+        if name != buffer.name:
+            own[buffer] = replace(buffer, name=name)
+    return copy(statements, buffers=own) if own else tuple(statements), tuple(own.get(b, b) for b in scratch)
 
 
 def rewrite_loads(

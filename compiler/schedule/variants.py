@@ -11,6 +11,7 @@ from ingot.compiler.ir.loops import Function, If, Statement, View
 from ingot.compiler.ir.scalar import Buffer, Scalar
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule.result import Scheduled
+from ingot.compiler.schedule.statements import with_own_names
 
 
 def either(kernel: Kernel, condition: Scalar, special: Scheduled, normal: Scheduled) -> Scheduled:
@@ -19,8 +20,10 @@ def either(kernel: Kernel, condition: Scalar, special: Scheduled, normal: Schedu
     own = _parameters(special)
     same = dict(zip(own, (*kernel.inputs, *kernel.outputs), strict=True))
     views: list[Statement] = [View(buffer, base) for buffer, base in same.items() if buffer is not base]
-    scratch = (*normal.scratch, *special.scratch)
-    body = (If(condition, (*views, *special.function.body), normal.function.body),)
+    taken = (*kernel.inputs, *kernel.outputs, *normal.scratch)
+    lines, further = with_own_names(special.function.body, special.scratch, taken)
+    scratch = (*normal.scratch, *further)
+    body = (If(condition, (*views, *lines), normal.function.body),)
     function = Function(kernel.name, (*kernel.inputs, *kernel.outputs, *scratch), body)
     also = {(same[source], same[result]) for source, result in special.in_place}
     shared = tuple(pair for pair in normal.in_place if pair in also)

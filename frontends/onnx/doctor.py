@@ -22,7 +22,7 @@ from ingot.frontends.onnx.importer import DEEPEST, MOST_NODES, ordered
 from ingot.frontends.onnx.model import OnnxModule
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.registry import converter, domain_name
-from ingot.frontends.onnx.signature import description_of, form_problems
+from ingot.frontends.onnx.signature import description_of, form_problems, undescribed_problems
 from ingot.frontends.onnx.source import (
     MAXIMUM_BYTES,
     UNKNOWN_EXTENT,
@@ -221,6 +221,7 @@ class _Structure:
         if schema is None:
             if not supported:
                 self.problems.append(functions.unknown_op(node, domain, version).at(label))
+            self.problems += [problem.at(label) for problem in undescribed_problems(node)]
             return
         if not supported and not (schema.has_function or schema.has_context_dependent_function):
             self.problems.append(functions.unknown_op(node, domain, version).at(label))

@@ -66,6 +66,32 @@ def form_problems(node: NodeProto, schema: Any) -> Iterator[ProblemError]:
             yield ProblemError(Kind.BAD_ATTRIBUTE, f"{node.op_type} wants the attribute {name!r}")
 
 
+_I, _F, _S = AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.STRING
+_UNDESCRIBED: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("axis", "bits", "block_size", "ceil_mode", "channels_last", "count_include_pad", "do_rotary", "group", "hidden_size",
+         "input_forget", "interleaved", "K", "keepdims", "kv_num_heads", "layout", "local_window_size", "N", "num_heads",
+         "output_dtype", "precision", "rotary_embedding_dim", "rotary_interleaved", "saturate", "storage_order", "transA", "transB",
+         "transBatchA", "transBatchB", "unidirectional"), (_I,),
+    ),
+    **dict.fromkeys(("alpha", "beta", "clip", "epsilon", "mask_filter_value", "scale", "softcap"), (_F,)),
+    **dict.fromkeys(("activation_alpha", "activation_beta"), (_F, AttributeProto.FLOATS)),
+    **dict.fromkeys(("activation", "auto_pad", "direction", "metric"), (_S,)),
+    **dict.fromkeys(("axes", "dilations", "kernel_shape", "pads", "qkv_hidden_sizes", "strides"), (AttributeProto.INTS,)),
+    "activation_params": (AttributeProto.FLOATS,),
+    "activations": (AttributeProto.STRINGS,),
+}  # fmt: skip
+
+
+def undescribed_problems(node: NodeProto) -> Iterator[ProblemError]:
+    """Attributes of the wrong type, of an op that ONNX does not describe: names mean the same in all of them."""
+    for attribute in node.attribute:
+        kinds = _UNDESCRIBED.get(attribute.name)
+        if kinds is not None and attribute.type not in kinds and not attribute.ref_attr_name:
+            wanted, found = (AttributeProto.AttributeType.Name(k) for k in (kinds[0], attribute.type))
+            yield ProblemError(Kind.BAD_ATTRIBUTE, f"{attribute.name!r} of {node.op_type} is a {found}, not {wanted}")
+
+
 def _count_problems(node: NodeProto, schema: Any) -> Iterator[ProblemError]:
     count = len(node.input)
     if not schema.min_input <= count <= schema.max_input:

@@ -21,6 +21,7 @@ from ingot.runtime.errors import ExecutionError
 from ingot.runtime.executable import Executable
 from tests.fuzz.compare import Arrays, disagreements, disturbed, interpretable
 from tests.fuzz.generator import Case, Settings
+from tests.fuzz.guarded import Guards, guarding
 from tests.fuzz.makers import random_case
 
 FEW, MANY = 3, 24  # noisy runs: to look, and to be sure
@@ -113,8 +114,8 @@ def differences(graph: Graph, inputs: Arrays, found: Any, expected: Any) -> list
 
 
 def compiled(graph: Graph, fuse: bool) -> Any:
-    """execute(threads, inputs) of a graph, which is verified at every level on its way down and reads back as
-    text."""
+    """execute(threads, inputs) of a graph, which is verified at every level on its way down, reads back as text, and runs
+    between guards."""
     printed = print_graph(graph)
     assert print_graph(parse_graph(printed, Op.registry)) == printed, "the text does not read back"
     verify_graph(graph)
@@ -124,10 +125,14 @@ def compiled(graph: Graph, fuse: bool) -> Any:
         if placed.kernel is not None:
             verify_kernel(placed.kernel)
     verify_function(made.assembly.entry)
-    executables = {threads: Executable(made.program, threads=threads) for threads in (1, 2)}
+    guards = Guards(behind=fuse)
+    with guarding(guards):
+        executables = {threads: Executable(made.program, threads=threads) for threads in (1, 2)}
 
     def execute(threads: int, inputs: Arrays) -> tuple[np.ndarray, ...]:
-        result = executables[threads](**inputs)
+        with guarding(guards):
+            result = executables[threads](**{name: guards.copy(np.asarray(array)) for name, array in inputs.items()})
+        guards.check()
         return result if isinstance(result, tuple) else (result,)
 
     return execute

@@ -62,7 +62,7 @@ def _versions(model: ModelProto) -> dict[str, int]:
     return {entry.domain: entry.version for entry in model.opset_import}
 
 
-def _schema(model: ModelProto, node: NodeProto) -> Any:
+def schema_of_node(model: ModelProto, node: NodeProto) -> Any:
     try:
         return defs.get_schema(node.op_type, min(max(_versions(model).get(node.domain, 1), 1), 1 << 30), node.domain)
     except (defs.SchemaError, TypeError):
@@ -100,13 +100,13 @@ def set_attribute(model: ModelProto, others: Sequence[bytes], random: Random) ->
     found = _node(model, random)
     if found is None:
         return
-    schema = _schema(model, found[1])
+    schema = schema_of_node(model, found[1])
     options = sorted(schema.attributes.items()) if schema is not None else []
     if options:
         name, entry = random.choice(options)
         value = _value_of(int(entry.type.value), random)
         if value is not None:
-            _replace(found[1], helper.make_attribute(name, value, attr_type=int(entry.type.value)))
+            replace_attribute(found[1], helper.make_attribute(name, value, attr_type=int(entry.type.value)))
 
 
 def retype_attribute(model: ModelProto, others: Sequence[bytes], random: Random) -> None:
@@ -115,7 +115,7 @@ def retype_attribute(model: ModelProto, others: Sequence[bytes], random: Random)
         return
     kind = random.choice((AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.STRING, AttributeProto.INTS))
     name = random.choice(found[1].attribute).name
-    _replace(found[1], helper.make_attribute(name, _value_of(kind, random), attr_type=kind))
+    replace_attribute(found[1], helper.make_attribute(name, _value_of(kind, random), attr_type=kind))
 
 
 def change_item(model: ModelProto, others: Sequence[bytes], random: Random) -> None:
@@ -128,7 +128,7 @@ def change_item(model: ModelProto, others: Sequence[bytes], random: Random) -> N
         values[random.randrange(len(values))] = random.choice(INTEGERS if whole else FLOATS)
 
 
-def _replace(node: NodeProto, attribute: AttributeProto) -> None:
+def replace_attribute(node: NodeProto, attribute: AttributeProto) -> None:
     kept = [a for a in node.attribute if a.name != attribute.name]
     del node.attribute[:]
     node.attribute.extend([*kept, attribute])

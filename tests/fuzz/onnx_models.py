@@ -55,12 +55,12 @@ def corpus(cases: Iterable[Case]) -> Corpus:
     found: dict[tuple[str, ...], list[Entry]] = defaultdict(list)
     for case in cases:
         if case.data and len(case.model) <= LARGEST_MODEL and "_expanded" not in case.name:
-            found[ops_of(case)].append(Entry(case.name, case.model, _inputs(case)))
+            found[ops_of(case)].append(Entry(case.name, case.model, inputs_of(case)))
     others = [[Entry(f"microsoft_{n}", m.SerializeToString(), dict(i))] for n, (m, i) in microsoft_models().items()]
     return [*found.values(), *others]
 
 
-def _inputs(case: Case) -> dict[str, Any]:
+def inputs_of(case: Case) -> dict[str, Any]:
     assert case.data
     names = [i.name for i in case.proto.graph.input]
     given = {n: np.asarray(v) if isinstance(v, np.generic) else v for n, v in zip(names, case.data[0][0], strict=False)}

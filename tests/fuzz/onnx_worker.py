@@ -251,6 +251,7 @@ def _run(candidate: Candidate, module: Any, compiled: Any) -> Outcome:
     """A few calls, with inputs that are ever less likely."""
     types = {i.name: i.type for i in module.model.graph.input}
     answers: list[Answer] = []
+    refusal = ""
     for round_ in range(ROUNDS):
         inputs = {name: made(candidate, name, types[name], round_) for name in module.input_names}
         if any(i is None for i in inputs.values()):
@@ -261,18 +262,18 @@ def _run(candidate: Candidate, module: Any, compiled: Any) -> Outcome:
         except (IngotError, IngotRuntimeError) as error:
             if isinstance(error, OnnxError) and any(is_unforeseen(p) for p in error.problems):
                 raise
-            answers.append(Answer(inputs, None, f"{type(error).__name__}: {str(error)[:4000]}"))
+            if round_ == 0:
+                refusal = f"{type(error).__name__}: {str(error)[:4000]}"
         else:
-            answers.append(Answer(inputs, _portable(results, len(module.output_names))))
-    refusal = answers[0].refusal if answers else ""
-    kept = tuple(a for a in answers[:ASKED] if _size((a.inputs, a.results)) <= LARGEST_ANSWER)
-    return Outcome("refused" if refusal else "ran", refusal, kept if isinstance(candidate.model, bytes) else ())
+            listed = [results] if len(module.output_names) == 1 else list(results)
+            if round_ < ASKED and _size((inputs, listed)) <= LARGEST_ANSWER:
+                answers.append(Answer(inputs, [_portable(r) for r in listed]))
+    return Outcome("refused" if refusal else "ran", refusal, tuple(answers) if isinstance(candidate.model, bytes) else ())
 
 
-def _portable(results: Any, count: int) -> list[Any]:
-    """Results without the guards around them."""
-    listed = [results] if count == 1 else list(results)
-    return [np.array(r) if isinstance(r, np.ndarray) else r for r in listed]
+def _portable(result: Any) -> Any:
+    """A result without the guards around it."""
+    return np.array(result) if isinstance(result, np.ndarray) else result
 
 
 def _size(value: Any) -> int:

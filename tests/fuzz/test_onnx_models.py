@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import os
 import signal
 from collections import Counter
@@ -14,11 +16,13 @@ from onnx import TensorProto, helper
 
 from ingot.frontends.dsl.api import CompiledFunction
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem
+from ingot.runtime.executable import Executable
 from tests.frontends.onnx.cases import all_cases
 from tests.fuzz import onnx_worker
 from tests.fuzz.onnx_edits import EDITS
 from tests.fuzz.onnx_models import Corpus, candidate_of, corpus, findings
 from tests.fuzz.onnx_mutation import mutated
+from tests.fuzz.onnx_variants import complaints, variants
 from tests.fuzz.onnx_worker import Candidate, Limits, Outcome
 
 SEEDS = 60
@@ -111,7 +115,7 @@ def fail(kind: Kind, message: str) -> None:
         (lambda *_: endless(), "slow"),
         (lambda _, starts: (starts(), endless()), "slow"),
         (lambda *_: fail(Kind.BAD_NODE, "AssertionError: "), "unforeseen"),
-        (lambda *_: fail(Kind.BAD_NODE, "ValueError: 3"), "refused"),
+        (lambda *_: fail(Kind.BAD_VALUE, "a size is -3"), "refused"),
         (lambda *_: Outcome("ran"), "ran"),
     ],
     ids=["crash", "exit", "exception", "memory", "hang", "hang while it runs", "internal", "refused", "fine"],
@@ -137,9 +141,50 @@ def test_a_loop_may_go_on_for_as_long_as_it_is_told_to(monkeypatch: pytest.Monke
 
 
 def test_a_wrong_answer_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    """By the meaning of the graph where the code is wrong, by others where the graph is."""
+    run = Executable._run
+    monkeypatch.setattr(Executable, "_run", lambda *call: run(*call) + np.float32(1))
+    assert onnx_worker._in_child(Candidate(tiny_model(), {})).kind == "wrong"
+
+
+def test_a_wrong_graph_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("onnxruntime")
     execute = CompiledFunction.__call__
     monkeypatch.setattr(CompiledFunction, "__call__", lambda self, *args: execute(self, *args) + np.float32(1))
-    assert onnx_worker._in_child(Candidate(tiny_model(), {})).kind == "wrong"
+    assert onnx_worker._in_child(Candidate(tiny_model(), {})).kind == "alone"
+
+
+def test_bytes_outside_are_noticed(monkeypatch: pytest.MonkeyPatch):
+    run = Executable._run
+
+    def careless(self, contexts, args, kwargs, out):
+        result = run(self, contexts, args, kwargs, out)
+        ctypes.memset(result.ctypes.data - 4, 0, 4)
+        return result
+
+    monkeypatch.setattr(Executable, "_run", careless)
+    assert onnx_worker._in_child(Candidate(tiny_model(), {}, seed=2)).kind == "outside"
+    assert onnx_worker._in_child(Candidate(tiny_model(), {}, seed=1)).kind == "crashed"
+
+
+def test_what_scratch_memory_held_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    run, count = Executable._run, itertools.count()
+    monkeypatch.setattr(Executable, "_run", lambda *call: run(*call) + np.float32(next(count) % 2))
+    assert onnx_worker._in_child(Candidate(tiny_model(), {})).kind == "unset"
+
+
+@pytest.mark.parametrize("op", ["Gather", "Attention", "Scan", "GroupQueryAttention"])
+def test_variants_are_refused_as_foreseen(entries: Corpus, op: str):
+    found = [alike[0] for alike in entries if op in {n.op_type for n in onnx.load_model_from_string(alike[0].model).graph.node}]
+    assert complaints(found[0]) == []
+    assert len(list(variants(onnx.load_model_from_string(found[0].model)))) > 30
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(16))
+@pytest.mark.parametrize("number", [0, 1])
+def test_all_variants_are_refused_as_foreseen(entries: Corpus, part: int, number: int):
+    assert [text for alike in entries[part::16] for text in complaints(alike[min(number, len(alike) - 1)])] == []
 
 
 def test_a_check_that_disagrees_is_noticed(monkeypatch: pytest.MonkeyPatch):

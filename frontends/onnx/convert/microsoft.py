@@ -30,6 +30,9 @@ def activated(op: Call, x: Any, prefix: str = "activation") -> Any:
     """The activation that is fused into a node."""
     name = op.get(prefix, "")
     numbers = op.get(f"{prefix}_params", [])
+    for part in ("alpha", "beta"):
+        given = op.get(f"{prefix}_{part}", 0.0)
+        op.require(isinstance(given, float | int), Kind.BAD_ATTRIBUTE, f"{prefix}_{part} is {given}; it is one number")
     wanted = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name, len(numbers))
     op.require(not numbers or len(numbers) == wanted, Kind.BAD_ATTRIBUTE, f"{name} has {len(numbers)} parameters, not {wanted}")
     match name:

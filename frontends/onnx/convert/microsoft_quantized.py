@@ -290,6 +290,7 @@ def dynamic_quantize_lstm(
 ) -> Any:
     """Weights [directions, input, gates] are codes; inputs and states are rounded to codes of their own range before
     they are multiplied, and products of codes are added as integers."""
+    op.require(w.shape[0] == r.shape[0] and w.shape[0] in (1, 2), Kind.BAD_SHAPE, f"weights {w.type!r} and {r.type!r} of one or two directions")
     parameters = {id(w): (w_scale, w_zero), id(r): (r_scale, r_zero)}
 
     def product(value: Any, weight: Any, direction: int) -> Any:

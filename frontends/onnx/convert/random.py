@@ -86,10 +86,11 @@ def bernoulli(op: Call, x: Tensor) -> Any:
     return (drawn < x.cast(f32)).cast(op.dtype("dtype", element_of_dtype(x.dtype).code))
 
 
-@onnx_op("Multinomial")
+@onnx_op("Multinomial", ranks={0: 2})
 def multinomial(op: Call, x: Tensor) -> Any:
     """Classes drawn with unnormalised log probabilities x: [batch, sample_size]."""
     count = op.get("sample_size", 1)
+    op.require(count >= 0, Kind.BAD_ATTRIBUTE, f"sample_size is {count}")
     wide = x.cast(f32).reshape(x.shape[0], 1, x.shape[1]).broadcast_to((x.shape[0], count, x.shape[1]))
     drawn = _key(op).apply(RandomUniform(wide.shape, f32))
     # the largest of log p - log(-log u) is distributed as the classes (Gumbel)

@@ -47,6 +47,8 @@ def _numpy(code: int) -> np.dtype:
 def sequence_map(call: Any, first: list[Any], *more: Any) -> Any:
     body = call.get("body")
     others = [m if isinstance(m, list) else [m] * len(first) for m in more]
+    if any(len(parts) != len(first) for parts in others):
+        raise ProblemError(Kind.BAD_VALUE, f"SequenceMap of sequences of {len(first)} and {', '.join(str(len(p)) for p in others)} parts")
     rows = [call.run(body, row) for row in zip(first, *others, strict=True)]
     return tuple([row[n] for row in rows] for n in range(len(body.output)))
 

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from PIL import Image
 
 import ingot
 from ingot.frontends.onnx.doctor import check_onnx
 from ingot.frontends.onnx.hosted.patterns import Pattern
 from ingot.frontends.onnx.problems import OnnxError, ProblemError
+from ingot.runtime.errors import ExecutionError
 from tests.frontends.onnx.building import info, model_of
 from tests.fuzz.onnx_worker import Limits, Outcome, Worker
 
@@ -720,3 +721,117 @@ def test_the_determinant_of_nothing_is_one():
 def test_an_empty_constant_with_enormous_extents(worker: Worker):
     shape = helper.make_node("Constant", [], ["s"], value_ints=[0, 1 << 40, 1 << 40])
     refused(attempt(worker, model_of([shape, node("ConstantOfShape", "s", "y")], [], ["y"])), "O118", "ConstantOfShape")
+
+
+# --- values that the host is told, and converters that say what they take for granted ------------------------------
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "sizes", "words"),
+    [
+        ("Expand", np.zeros((3, 1), np.float32), [2, 2, 3], ("O112", "Expand")),
+        ("Expand", np.zeros((3, 1), np.float32), [-1, 3], ("Expand", "-1")),
+        ("Tile", np.zeros((3, 1), np.float32), [1 << 40, 1 << 40], ("O118", "Tile")),
+        ("Tile", np.zeros((3, 1), np.float32), [-1, 3], ("Tile", "-1")),
+        ("Reshape", np.zeros((3, 1), np.float32), [2, 2], ("Reshape", "[2, 2]")),
+        ("Reshape", np.zeros((3, 1), np.float32), [-1, -1], ("Reshape",)),
+    ],
+    ids=str,
+)
+def test_shapes_that_change_from_call_to_call(op: str, x: np.ndarray, sizes: list[int], words: tuple[str, ...]):
+    """From the second shape on, the host runs the node: it says what does not fit, as the compiler did."""
+    fine = [[3, 4], [3, 2]] if op != "Reshape" else [[1, 3], [3, 1]]
+    model = model_of([node(op, "x s", "y")], [info("x", x), info("s", np.array(sizes))], ["y"])
+    made = ingot.compile(ingot.load_onnx(model))
+    for shape in fine:
+        made(x, np.array(shape))
+    with pytest.raises(OnnxError) as caught:
+        made(x, np.array(sizes))
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert "O120" not in str(caught.value)
+
+
+@pytest.mark.parametrize("index", [1, 5, -2, 1 << 40])
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND"])
+def test_an_index_into_one_element_is_checked(op: str, index: int):
+    """Only 0 is inside, so nothing has to be computed: except whether it is 0."""
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    indices = {"Gather": np.array([index]), "GatherElements": np.full((1, 4), index), "GatherND": np.array([[index]])}[op]
+    made = ingot.compile(ingot.load_onnx(model_of([node(op, "x i", "y")], [info("x", x), info("i", indices)], ["y"])))
+    made(x, np.zeros_like(indices))
+    with pytest.raises(ExecutionError, match=str(index)):
+        made(x, indices)
+
+
+@pytest.mark.parametrize("place", [-1, 4, 1 << 40, -(1 << 63)])
+def test_a_cache_is_written_inside(place: int):
+    past, update = np.zeros((1, 1, 4, 3), np.float32), np.ones((1, 1, 1, 3), np.float32)
+    where = np.array([place])
+    model = model_of([node("TensorScatter", "p u w", "y")], [info("p", past), info("u", update), info("w", where)], ["y"], opset=24)
+    made = ingot.compile(ingot.load_onnx(model))
+    assert made(past, update, np.array([3]))[0, 0, 3].tolist() == [1, 1, 1]
+    with pytest.raises(ExecutionError, match="out of range"):
+        made(past, update, where)
+
+
+def test_a_cache_shorter_than_its_update():
+    past, update = np.zeros((1, 1, 2, 3), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    model = model_of([node("TensorScatter", "p u", "y")], [info("p", past), info("u", update)], ["y"], opset=24)
+    (problem,) = check_onnx(model)
+    assert problem.code == "O112"
+    empty = info("u", update[:, :, :0])
+    made = ingot.compile(ingot.load_onnx(model_of([node("TensorScatter", "p u", "y")], [info("p", past), empty], ["y"], opset=24)))
+    np.testing.assert_array_equal(made(past, update[:, :, :0]), past)
+
+
+def test_one_of_many_inputs_is_left_out():
+    adagrad = helper.make_node("Adagrad", ["r", "t", "", "g", "h"], ["x_new", "h_new"], domain="ai.onnx.preview.training")
+    scalar = [info("r", np.float32(1)), info("t", np.int64(1))]
+    model = model_of([adagrad], [*scalar, info("g", FLOATS), info("h", FLOATS)], ["x_new", "h_new"], domains={"ai.onnx.preview.training": 1})
+    assert {p.code for p in check_onnx(model)} == {"O110"}
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [({"num_scan_inputs": 1 << 31}, "O109"), ({"num_scan_inputs": 0}, "O109"), ({"num_scan_inputs": 1, "scan_input_axes": [0, 1]}, "O109")],
+    ids=str,
+)
+def test_scan_over_what_it_has_not(values: dict[str, Any], code: str):
+    body = helper.make_graph([node("Add", "a b", "c")], "body", [info("a", FLOATS[0]), info("b", FLOATS[0])], [info("c", FLOATS[0])])
+    scan = helper.make_node("Scan", ["s", "x"], ["y"], body=body, **values)
+    model = model_of([scan], [info("s", FLOATS[0]), info("x", FLOATS)], ["y"])
+    assert [p.code for p in check_onnx(model)] == [code]
+
+
+@pytest.mark.parametrize("depth", [np.nan, np.inf])
+def test_a_size_that_is_no_number(depth: float):
+    values = {"d": np.array([depth], np.float32), "v": np.array([0, 1], np.float32)}
+    (problem,) = check_onnx(model_of([node("OneHot", "i d v", "y")], [info("i", np.array([1]))], ["y"], values))
+    assert problem.code == "O119", problem
+
+
+def test_a_forest_of_open_width():
+    """What a converter must know and the file leaves open is known at the call."""
+    tree = {"nodes_truenodeids": [0], "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1],
+            "tree_roots": [0], "nodes_featureids": [1], "leaf_targetids": [0, 0]}  # fmt: skip
+    arrays = {"nodes_splits": np.array([0.5]), "leaf_weights": np.array([1.0, 2.0]), "nodes_modes": np.array([0], np.uint8)}
+    tensors = {name: numpy_helper.from_array(array) for name, array in arrays.items()}
+    ensemble = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **tree, **tensors)
+    x = np.array([[0.0, 0.4], [0.0, 0.6]])
+    model = model_of([ensemble], [info("x", x, ["rows", "width"])], ["y"], domains={"ai.onnx.ml": 5})
+    assert check_onnx(model) == []
+    np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(x), [[1.0], [2.0]])
+
+
+def test_a_transposed_convolution_of_which_nothing_is_left():
+    x, w = np.ones((1, 1, 3, 3), np.float32), np.ones((1, 2, 3, 3), np.float32)
+    for fields in ({}, {"strides": [2, 2]}, {"dilations": [2, 2]}):
+        transposed = node("ConvTranspose", "x w", "y", output_shape=[0, 3], **fields)
+        made = ingot.compile(ingot.load_onnx(model_of([transposed], [info("x", x), info("w", w)], ["y"])))
+        assert made(x, w).shape == (1, 2, 0, 3)
+
+
+def test_an_attribute_of_another_type_where_onnx_has_no_description():
+    pool = helper.make_node("NhwcMaxPool", ["x"], ["y"], "pool", domain="com.microsoft", kernel_shape=3)
+    (problem,) = check_onnx(model_of([pool], [info("x", np.zeros((1, 4, 4, 2), np.int8))], ["y"], domains={"com.microsoft": 1}))
+    assert (problem.code, problem.node) == ("O109", "pool (NhwcMaxPool)")
