@@ -557,7 +557,7 @@ class PanelNest:
         chain = (
             Alloc(sums),
             *self._begin(each, sums, chunk),
-            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
+            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead, self._looped()),
         )
         if chunk.first is None or chunk.last is None:
             return (*self._fetch_operands(each), *chain, *self._finish(each, sums))
@@ -568,6 +568,12 @@ class PanelNest:
         fetch = self._fetch_operands(each)
         operands = (If(last, fetch),) if fetch else ()
         return (*self._fetch_partial(each), *operands, *chain, *self._add_chunk(each, sums, first, last))
+
+    def _looped(self) -> list[bool]:
+        """The reduced axes along which windows of neighbouring rows overlap. Written out, what several rows read at
+        different steps would be read once, and wait in registers that there are not."""
+        indices = [i for load in scalars.loads(self.found.left) for i in load.index if self.row in symbolic.atoms(i)]
+        return [any(variable in symbolic.atoms(index) for index in indices) for variable in self.form.reduced]
 
     def _begin(self, each: Tile, sums: Buffer, chunk: Chunk) -> tuple[Statement, ...]:
         """Sums of the first chunk begin with the start of the contraction, others with 0."""
