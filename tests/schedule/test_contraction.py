@@ -184,6 +184,13 @@ def test_short_sums_over_several_axes_are_written_out(channels, written_out):
     assert (found == ["unrolled", "serial", "unrolled"] * (len(found) // 3)) == written_out
 
 
+@pytest.mark.parametrize("last", [True, False])
+def test_sums_whose_windows_overlap_along_the_innermost_axis_are_loops(last):
+    """One channel: rows of windows are read as broadcasts (channels last) or as vectors (channels first)."""
+    scheduled = check(kernels.convolution(1, 1, 12, 16, 5, last=last))
+    assert scheduled.decisions["unroll"] == 4
+
+
 @pytest.mark.parametrize(("columns", "points"), [(16, 32), (37, 43), (75, 20), (9, 7)])
 def test_an_operand_that_is_stored_along_the_sum_is_packed_in_squares(columns, points):
     """Whole squares, the columns beside them and the points below them: the bits of the operand stored the other way."""

@@ -386,12 +386,15 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
 
 
 def _unrolled(found: Contraction, left_steps: int) -> int:
-    """Steps of the reduced axis in one iteration: all of a short sum. Sums of integers may be added in any order, and LLVM
-    adds those of several steps first, for which there are no registers."""
-    if not found.form.accumulations[0].dtype.is_float:
+    """Steps of the reduced axis in one iteration: all of a short sum, unless windows overlap along its innermost axis. Sums
+    of integers may be added in any order, and LLVM adds those of several steps first, for which there are no registers."""
+    form = found.form
+    if not form.accumulations[0].dtype.is_float:
         return 1
-    depth = symbolic.product(found.form.reduced_extents)
-    if isinstance(depth, int) and depth <= WRITTEN_OUT:
+    depth = symbolic.product(form.reduced_extents)
+    row = form.kept[found.row_axes[-1]] if found.row_axes else None
+    overlap = found.overlapping(found.left, row)[-1] or any(found.overlapping(found.right, form.kept[-1]))
+    if isinstance(depth, int) and depth <= WRITTEN_OUT and not overlap:
         return max(UNROLL, left_steps, depth)
     return max(UNROLL, left_steps)
 
