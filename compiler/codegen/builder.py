@@ -35,6 +35,12 @@ from ingot.compiler.codegen.values import (
     vector_type,
 )
 
+# Vectors that are loaded before a loop for all its steps. A written-out sum reads the same row of weights in every step of
+# the loop around it; there are no registers for these, and what waits in memory anyway is best loaded where it is used,
+# once: LLVM would read a spilled value at each of its uses.
+MOST_MOVED = 4
+_ANY = 1 << 30
+
 
 class Module:
     """The functions of one object file, and the declarations they need."""
@@ -188,15 +194,21 @@ class Builder:
     def read(
         self, kind: ir.Type, text: str, body: str, operands: Sequence[Value], memory: Hashable, version: int
     ) -> Value:
-        """An instruction that only reads memory; moves out of scopes that do not write it and always run.
+        """An instruction that only reads memory; moves out of scopes that do not write it and always run, a few vectors out
+        of each.
 
         Two equal reads of one `version` of the memory are the same value.
         """
         deepest, place = self._deepest(operands), self.scope
-        while place.depth > deepest.depth and not place.barrier and memory not in place.writes:
-            place = place.parent
         key = f"{body} {version}"
-        return self._numbered(place, deepest, key) or self._append(place, key, kind, text, body)
+        known = self._numbered(place, deepest, key)
+        if known is not None:
+            return known
+        most = MOST_MOVED if type(kind) is ir.VectorType else _ANY
+        while place.depth > deepest.depth and not place.barrier and memory not in place.writes and place.moved < most:
+            place.moved += most is not _ANY
+            place = place.parent
+        return self._append(place, key, kind, text, body)
 
     def pinned(self, kind: ir.Type, body: str) -> Value:
         """A pure instruction that stays in the current scope: moving it would cost more than repeating it."""

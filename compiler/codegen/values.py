@@ -57,7 +57,7 @@ class Block:
 class Scope:
     """A region of blocks that one block dominates; `block` is where its instructions are appended now."""
 
-    __slots__ = ("barrier", "block", "depth", "known", "numbers", "parent", "writes")
+    __slots__ = ("barrier", "block", "depth", "known", "moved", "numbers", "parent", "writes")
 
     def __init__(
         self, parent: Scope | None, block: Block, barrier: bool = False, writes: frozenset = frozenset()
@@ -68,6 +68,7 @@ class Scope:
         self.barrier = barrier
         self.numbers: dict[str, Value] = {}  # instruction text -> its value
         self.known: dict[object, Value] = {}  # index expression, address -> its value
+        self.moved = 0  # vectors that its code uses and that are loaded in a scope around it
         self.writes = writes  # memory that the scope's code may write: loads of it stay inside
 
 

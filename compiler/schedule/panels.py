@@ -77,6 +77,12 @@ class Contraction:
     gathered: bool = False  # a row axis is several of the left operand's: it is cheap to read only when packed
     start: Scalar | None = None  # what sums begin with, the same for all rows; 0 if it is None (starts.py)
 
+    def overlapping(self, operand: Scalar, kept: Dim | None) -> list[bool]:
+        """The reduced axes along which windows of an operand overlap, for neighbours along a kept axis. Written out, what
+        several neighbours read at different steps would be read once, and wait in registers that there are not."""
+        indices = [index for load in scalars.loads(operand) for index in load.index if kept in symbolic.atoms(index)]
+        return [any(variable in symbolic.atoms(index) for index in indices) for variable in self.form.reduced]
+
     def first(self, at: Mapping[Dim, Dim]) -> Scalar:
         """What the sum of an element begins with."""
         neutral = self.form.accumulations[0].neutral
@@ -150,6 +156,7 @@ class PanelNest:
         self.partial = self._partial_place() if self.cut is not None else None
         self.left_panels = self._left_buffer() if tiles.pack_left else None
         self.chunks_inside = tiles.chunks_inside and not tiles.pack_left
+        self.looped = self.found.overlapping(self.found.left, self.row)
         self.ends_long = sum(scalars.cost(final.value) for final in self.form.finals) >= LONG_EPILOGUE
 
     def _block_sizes(self) -> list[int]:
@@ -557,7 +564,7 @@ class PanelNest:
         chain = (
             Alloc(sums),
             *self._begin(each, sums, chunk),
-            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead),
+            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead, self.looped),
         )
         if chunk.first is None or chunk.last is None:
             return (*self._fetch_operands(each), *chain, *self._finish(each, sums))

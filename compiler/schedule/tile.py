@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import Alloc, Statement, Store
+from ingot.compiler.ir.loops import Alloc, LoopKind, Statement, Store
 from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
@@ -284,12 +284,16 @@ def reduction_loops(
     body: Callable[..., Sequence[Statement]],
     unroll: int = 1,
     before: Callable[..., Sequence[Statement]] | None = None,
+    looped: Sequence[bool] = (),
 ) -> tuple[Statement, ...]:
-    """Loops over the reduced axes in order, the innermost unrolled by a factor; `before` goes before each such
-    group of points and is told the first of them."""
+    """Loops over the reduced axes in order, the innermost unrolled by a factor, or all of them but those that are `looped`
+    if there are no more points than that; `before` goes before each such group of points and is told the first of them."""
     if not extents:
         return tuple(body())
     names = [f"k{n}" for n in range(len(extents))]
+    if len(extents) > 1 and symbolic.less_equal(symbolic.product(extents), unroll) is True:
+        ahead = before(*(0 for _ in extents)) if before is not None else ()
+        return (*ahead, *_written_out(names, extents, looped or [False] * len(extents), body))
 
     def innermost(*outer: Dim) -> tuple[Statement, ...]:
         last = extents[-1]
@@ -305,3 +309,14 @@ def reduction_loops(
         return (*build.loop(names[-1], blocks, block), *rest)
 
     return build.nest(names[:-1], extents[:-1], innermost)
+
+
+def _written_out(
+    names: Sequence[str], extents: Sequence[Dim], looped: Sequence[bool], body: Callable[..., Sequence[Statement]]
+) -> tuple[Statement, ...]:
+    if not extents:
+        return tuple(body())
+    kind: LoopKind = "serial" if looped[0] else "unrolled"
+    return build.loop(
+        names[0], extents[0], lambda k: _written_out(names[1:], extents[1:], looped[1:], partial(body, k)), kind
+    )

@@ -444,3 +444,21 @@ def test_a_variable_outside_its_loop_is_refused() -> None:
     y = Buffer("y", f32, (4,))
     with pytest.raises(CodegenError, match="outside the loop"):
         emit_kernel(Function("stray", (y,), (Store(y, (variable("i", 4),), zero()),)), "stray", HOST)
+
+
+@pytest.mark.parametrize(("rows", "inside"), [(3, 0), (12, 8)])
+def test_a_loop_gives_away_few_of_the_vectors_it_reads(rows, inside):
+    """There are no registers for more: LLVM would spill them and read each from the stack wherever it is used."""
+    x, w, y = Buffer("x", f32, (100,)), Buffer("w", f32, (rows, 8)), Buffer("y", f32, (100, 8))
+
+    def total(i, v):
+        value = constant(0.0, f32)
+        for r in range(rows):
+            value = apply("fma", Load(w, (r, v)), Load(x, (i,)), value)
+        return Store(y, (i, v), value)
+
+    function = Function("many", (x, w, y), (serial(100, lambda i: vector(8, lambda v: total(i, v))),))
+    text = emit_kernel(function, "many", Target.named("x86-64-v3")).text
+    loop = text[text.index("loop") :]
+    assert loop.count("load <8 x float>") == inside
+    assert text.count("load <8 x float>") == rows

@@ -171,9 +171,24 @@ def test_tiles_of_short_sums_are_wide():
     assert register_tile(1000, 96, 8, replace(TARGET, vector_registers=16), depth=16) == (6, 2)
 
 
-@pytest.mark.parametrize(("depth", "unroll"), [(16, 16), (24, 24), (25, 4), (3, 4)])
+@pytest.mark.parametrize(("depth", "unroll"), [(16, 16), (32, 32), (33, 4), (3, 4)])
 def test_short_sums_are_written_out(depth, unroll):
     assert schedule(kernels.matmul(64, 96, depth), TARGET).decisions["unroll"] == unroll
+
+
+@pytest.mark.parametrize(("channels", "written_out"), [(3, True), (4, False)])
+def test_short_sums_over_several_axes_are_written_out(channels, written_out):
+    """The first layer of most networks of images: 27 products. The axis along which windows overlap stays a loop."""
+    scheduled = check(kernels.convolution(1, channels, 9, 16, 3))
+    found = [s.kind for s in walk(scheduled.function.body) if isinstance(s, For) and s.variable.name.startswith("k")]
+    assert (found == ["unrolled", "serial", "unrolled"] * (len(found) // 3)) == written_out
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_sums_whose_windows_overlap_along_the_innermost_axis_are_loops(last):
+    """One channel: rows of windows are read as broadcasts (channels last) or as vectors (channels first)."""
+    scheduled = check(kernels.convolution(1, 1, 12, 16, 5, last=last))
+    assert scheduled.decisions["unroll"] == 4
 
 
 @pytest.mark.parametrize(("columns", "points"), [(16, 32), (37, 43), (75, 20), (9, 7)])

@@ -147,12 +147,27 @@ def test_rows_that_windows_read_stay_in_half_of_the_first_cache():
         decisions = schedule(depthwise(1, size, channels, taps, stride, (border, border)), target).decisions
         return tuple(decisions[name] for name in ("pixels", "group", "strip"))
 
-    assert near(112, 32, 3) == (8, 32, 5)  # 3 rows of 42 pixels
+    assert near(90, 32, 3) == (8, 32, 5)  # 3 rows of 42 pixels
+    assert near(112, 32, 3) == (8, 32, 14)  # too large for the second cache, and rows nearly fit into the first: whole lines
     assert near(28, 144, 3) == (7, 144, 1)  # 3 rows of 9 pixels
     assert near(14, 576, 3) == (7, 144, 1)  # a quarter of the channels
     assert near(28, 120, 5) == (7, 64, 1)
     assert near(14, 16, 3) == (7, 16, 2)  # all of a line
     assert near(56, 576, 3) == (8, 576, 1)  # too large for the second cache: all channels, in order
+
+
+@pytest.mark.parametrize(("stride", "dilation", "pixels", "rows"), [(1, 1, 9, 1), (2, 1, 15, 2), (1, 2, 11, 1), (3, 2, 21, 2)])
+def test_the_next_channels_of_rows_that_are_new_are_asked_for(stride, dilation, pixels, rows):
+    """Where rows are gone through in strips: pixels of a block times rows that the line before did not read."""
+    size = 14 * stride + 2 * dilation - stride + 1
+    scheduled = schedule(depthwise(1, size, 384, 3, stride, NONE, dilation), TARGET)
+    hints = [s for s in loops.walk(scheduled.function.body) if isinstance(s, loops.Prefetch)]
+    assert scheduled.decisions["hints"]
+    assert len({hint.index for hint in hints}) == pixels * rows
+    whole = schedule(depthwise(1, 7, 384, 3, 1, ONE), TARGET)
+    wide = schedule(depthwise(1, 14, 384, 5, 1, ((2, 2), (2, 2))), TARGET)
+    for other in (whole, wide):
+        assert not any(isinstance(s, loops.Prefetch) for s in loops.walk(other.function.body))
 
 
 def test_windows_of_one_row_are_gone_through_line_by_line():

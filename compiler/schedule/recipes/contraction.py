@@ -61,7 +61,8 @@ DECODED_VECTORS = 4  # of a tile whose right operand is made of several others: 
 STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the left operand stay in registers, and else
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 MOST_VECTORS = 8  # of a register tile: a single row
-SHORT_SUM = 24  # products of a sum that is written out, for which beginning and ending it counts
+WRITTEN_OUT = 32  # products of a sum that is written out
+SHORT_SUM = 24  # products of a sum for which beginning and ending it counts
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
 GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
@@ -385,13 +386,16 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
 
 
 def _unrolled(found: Contraction, left_steps: int) -> int:
-    """Steps of the reduced axis in one iteration: all of a short sum. Sums of integers may be added in any order, and LLVM
-    adds those of several steps first, for which there are no registers."""
-    if not found.form.accumulations[0].dtype.is_float:
+    """Steps of the reduced axis in one iteration: all of a short sum, unless windows overlap along its innermost axis. Sums
+    of integers may be added in any order, and LLVM adds those of several steps first, for which there are no registers."""
+    form = found.form
+    if not form.accumulations[0].dtype.is_float:
         return 1
-    *outer, last = found.form.reduced_extents
-    if not outer and isinstance(last, int) and last <= SHORT_SUM:
-        return max(UNROLL, left_steps, last)
+    depth = symbolic.product(form.reduced_extents)
+    row = form.kept[found.row_axes[-1]] if found.row_axes else None
+    overlap = found.overlapping(found.left, row)[-1] or any(found.overlapping(found.right, form.kept[-1]))
+    if isinstance(depth, int) and depth <= WRITTEN_OUT and not overlap:
+        return max(UNROLL, left_steps, depth)
     return max(UNROLL, left_steps)
 
 

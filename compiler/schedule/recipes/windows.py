@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir import scalar as ir
-from ingot.compiler.ir.loops import Alloc, If, Statement, Store
+from ingot.compiler.ir.loops import Alloc, If, Prefetch, Statement, Store
 from ingot.compiler.ir.scalar import Apply, Buffer, Const, IndexValue, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
@@ -33,6 +33,7 @@ MOST_TAPS = 64
 SUMS = 8  # independent accumulators that hide the latency of an addition
 LEAST_BLOCKS = 8  # blocks of rows to divide among threads; twice the cores if these are more
 UNROLLED_STEPS = 64  # vector operations of a block that are written out instead of looping over taps
+HINTED_TAPS = 16  # of windows that compute so little that reading takes a part of their time
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class WindowDecision:
     strip: int  # blocks of results side by side that are gone through row after row, for the same reason
     axis: int = -1  # outer axis that is cut for threads
     block: int = 0  # its steps in a block
+    hints: bool = False  # the next vector of channels is asked for while this one is computed; not where lines are whole
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,9 @@ def decide(taps: Taps, target: Target, options: ScheduleOptions) -> WindowDecisi
         weight = count * partition.weight_of([], [taps.body]) * extent * channels
         cut = partition.cut(form.kept_extents[:-2], weight)
         axis, block = (cut.axis, _taller(form.kept_extents[cut.axis], cut.block, target)) if cut else (-1, 0)
-    return WindowDecision(width, pixels, vectors, unrolled, *_near(taps, pixels, vectors * width, target), axis, block)
+    group, strip = _near(taps, pixels, vectors * width, target)
+    hints = count <= HINTED_TAPS and group > vectors * width and strip * pixels < extent
+    return WindowDecision(width, pixels, vectors, unrolled, group, strip, axis, block, hints)
 
 
 def _taller(extent: Dim, block: int, target: Target) -> int:
@@ -172,7 +176,8 @@ def _taller(extent: Dim, block: int, target: Target) -> int:
 def _near(taps: Taps, pixels: int, unit: int, target: Target) -> tuple[int, int]:
     """(group, strip): channels and blocks for which all rows that a line of results reads stay in half of the first cache,
     so that each is fetched once and not by every line that reads it. All channels of an image that the second cache does
-    not nearly hold: memory farther away is best read in order."""
+    not nearly hold, and whole lines of it if their rows are little more than the first cache holds: memory farther away
+    is best read in order."""
     form = taps.form
     extent, channels = form.kept_extents[-2:]
     rows = symbolic.product(form.reduced_extents[n] for n in taps.moving)
@@ -180,11 +185,7 @@ def _near(taps: Taps, pixels: int, unit: int, target: Target) -> tuple[int, int]
     assert isinstance(channels, int)
     assert isinstance(rows, int)
     blocks = -(-extent // pixels)
-    read = [
-        load
-        for load in dict.fromkeys(scalars.loads(taps.body))
-        if scalars.stride(load, form.kept[-1]) == 1 and scalars.depends_on(load, taps.pixel)
-    ]
+    read = _read(taps)
     if rows == 1 or not read:
         return channels, blocks
     room = target.l1_bytes // 2
@@ -198,7 +199,18 @@ def _near(taps: Taps, pixels: int, unit: int, target: Target) -> tuple[int, int]
     if all(symbolic.less_equal(image, 2 * target.l2_bytes) is True for image in images):
         groups = -(-channels // max(unit, room // bytes_of(1) // unit * unit))
         group = min(channels, -(-channels // (groups * unit)) * unit)
+    elif bytes_of(blocks) * channels <= 2 * target.l1_bytes:
+        return channels, blocks
     return group, next((n for n in range(blocks, 0, -1) if bytes_of(n) * group <= room), 1)
+
+
+def _read(taps: Taps) -> list[Load]:
+    """What windows slide over, in whole vectors."""
+    return [
+        load
+        for load in dict.fromkeys(scalars.loads(taps.body))
+        if scalars.stride(load, taps.form.kept[-1]) == 1 and scalars.depends_on(load, taps.pixel)
+    ]
 
 
 def _reach(taps: Taps, load: Load, pixels: int) -> int:
@@ -362,11 +374,42 @@ class WindowNest:
     def _tile(self, each: tile.Tile) -> tuple[Statement, ...]:
         sums = each.register(self.taps.accumulation.mark.name, self.taps.accumulation)
         return (
+            *(self._ask_ahead(each) if self.decision.hints else ()),
             Alloc(sums),
             *tile.clear(each, [sums], self.form),
             *self._moving(each, sums),
             *tile.finish(each, [sums], self.form),
         )
+
+    def _ask_ahead(self, each: tile.Tile) -> tuple[Statement, ...]:
+        """Hints at what the next vector of channels reads for the first time: a line of each of many pixels, which no
+        hardware foresees. Rows that the line of results before has read as well are near already."""
+        asked: dict[Load, None] = {}
+        axes = (*self.taps.moving, *self.taps.fixed)
+        for load in _read(self.taps):
+            starts = [self._first_new(load, n) for n in self.taps.moving[-1:]]
+            extents = [self.form.reduced_extents[n] for n in axes]
+            for place in _points(extents):
+                if any(place[len(self.taps.moving) - 1] < start for start in starts):
+                    continue
+                tap = dict(zip(_reduced(self.taps, axes), place, strict=True))
+                for pixel in range(each.rows):
+                    found = scalars.substitute(load, {**each.at(pixel, each.lanes), **tap})
+                    assert isinstance(found, Load)
+                    asked[found] = None
+        return tuple(Prefetch(load.buffer, load.index) for load in asked)
+
+    def _first_new(self, load: Load, axis: int) -> int:
+        """The first tap along a moving axis that the windows of the line before did not reach."""
+        variable, extent = self.form.reduced[axis], self.form.reduced_extents[axis]
+        assert isinstance(extent, int)
+        for index in load.index:
+            apart = scalars.index_coefficient(index, variable)
+            steps = [scalars.index_coefficient(index, kept) for kept in self.form.kept[:-2]]
+            stride = sum(step for step in steps if isinstance(step, int))
+            if isinstance(apart, int) and apart > 0 and stride > 0:
+                return max(0, extent - -(-stride // apart))
+        return 0
 
     # --- taps ---------------------------------------------------------------------------------------------------
 
