@@ -7,7 +7,7 @@ in which exporters scale sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -131,8 +131,10 @@ def _divide(op: Any) -> Callable[[Any, Any], Any]:
         if isinstance(a, int) and isinstance(b, int):
             return int(a / b) if a % b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
         # ONNX truncates; that is the floor where both are not negative
-        if symbolic.less(0, b) is not True:
+        if not isinstance(b, int | Expr):
             raise Undecided
+        if symbolic.less(0, b) is not True:
+            _assume_nonnegative(b - 1)
         if symbolic.is_nonnegative(a) is not True:
             _assume_nonnegative(a)
         return a // b
@@ -141,17 +143,27 @@ def _divide(op: Any) -> Callable[[Any, Any], Any]:
 
 
 def _assume_nonnegative(dim: Any) -> None:
-    """Ask for calls in which the only symbol of a size is so large that the size is not negative: `length - 3` is what
-    is left of a length that is longer. Other calls have programs of their own."""
+    """Ask for calls in which the symbols of a size are so large that the size is not negative: `length - 3` is what is
+    left of a length that is longer, and `height // 16` windows are some of an image that is high enough. Other calls
+    have programs of their own."""
     symbols = [atom for atom in symbolic.atoms(dim) if isinstance(atom, Symbol)]
-    if len(symbols) != 1:
+    needed = list(symbols)
+    for symbol in symbols:  # one whose bound decides nothing keeps it
+        others = [s for s in needed if s is not symbol]
+        if _suffices(dim, dict.fromkeys(others, LARGEST_LEAST)):
+            needed = others
+    if not needed or not _suffices(dim, dict.fromkeys(needed, LARGEST_LEAST)):
         raise Undecided
-    (symbol,) = symbols
-    for least in range(max(symbol.lower or 0, 0) + 1, LARGEST_LEAST + 1):
-        larger = Symbol(symbol.name, least, symbol.upper)
-        if symbolic.is_nonnegative(symbolic.substitute(dim, {symbol: larger})) is True:
-            raise DimsDiffer(f"whether {dim} is negative decides how sizes are rounded", symbol, larger)
-    raise Undecided
+    symbol, *others = needed
+    least = next(n for n in range(LARGEST_LEAST + 1) if _suffices(dim, {symbol: n} | dict.fromkeys(others, LARGEST_LEAST)))
+    larger = Symbol(symbol.name, least, symbol.upper)
+    raise DimsDiffer(f"whether {dim} is negative decides how sizes are rounded", symbol, larger)
+
+
+def _suffices(dim: Any, least: Mapping[Symbol, int]) -> bool:
+    """Whether the size is not negative when these symbols are not smaller than that."""
+    larger = {s: Symbol(s.name, max(n, s.lower or 0), s.upper) for s, n in least.items()}
+    return symbolic.is_nonnegative(symbolic.substitute(dim, larger)) is True
 
 
 def symbolic_same(a: Any, b: Any) -> bool:
