@@ -112,8 +112,7 @@ def _scaled(a: Any, factor: Fraction) -> Any:
     total = given * factor
     if total.denominator > 1 << 20 or abs(total.numerator) > 1 << 20 or total <= 0:
         raise Undecided
-    dyadic = total.denominator & (total.denominator - 1) == 0
-    if not dyadic and total.numerator != 1:
+    if not _is_dyadic(total) and total.numerator != 1:
         raise Undecided
     return base * total.numerator if total.denominator == 1 else Ratio(base, total)
 
@@ -171,8 +170,31 @@ def symbolic_same(a: Any, b: Any) -> bool:
 
 
 def _sum(a: Any, b: Any, sign: int = 1) -> Any:
+    if isinstance(b, Ratio) and sign > 0:
+        a, b = b, a
+    if isinstance(a, Ratio):
+        return _moved(a, b, sign)
     a, b = _whole(a), _whole(b)
     return a + b if sign > 0 else a - b
+
+
+def _moved(ratio: Ratio, by: Any, sign: int) -> Any:
+    """(length - kernel) / stride + 1, of which the ceiling is taken next: by whole numbers no fraction gets nearer to one
+    when floats round; by others only sums of dyadic fractions are exact."""
+    steps = 1 / ratio.factor
+    if isinstance(by, Expr):
+        shift: Any = by * steps.numerator if steps.denominator == 1 else _undecided()
+    elif isinstance(by, int | float) and (Fraction(by).denominator == 1 or _is_dyadic(ratio.factor)):
+        shift = Fraction(by) * steps
+        shift = int(shift) if shift.denominator == 1 else _undecided()
+    else:
+        raise Undecided
+    dim = ratio.dim + sign * shift
+    return Ratio(dim, ratio.factor) if isinstance(dim, Expr) else _undecided()
+
+
+def _is_dyadic(factor: Fraction) -> bool:
+    return factor.denominator & (factor.denominator - 1) == 0
 
 
 def _decided(answer: bool | None) -> bool:

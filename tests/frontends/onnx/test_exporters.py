@@ -5,7 +5,7 @@ from onnx import helper
 
 import ingot
 from ingot.frontends.dsl.functions import trace
-from tests.frontends.onnx.building import info, model_of, run
+from tests.frontends.onnx.building import info, model_of, run, run_onnxruntime
 
 
 def ops_of(model):
@@ -99,3 +99,38 @@ def test_images_divided_by_their_windows():
     for batch, height, width in ((1, 4, 4), (3, 9, 17)):
         found = exe(np.zeros((batch, height, width), np.float32))
         np.testing.assert_array_equal(found, np.full((batch, 1), 6))
+
+
+def test_padding_to_a_whole_number_of_strides():
+    """Encodec pads by ceil((length - kernel + padding) / stride + 1), reckoned in floats."""
+    stride, kernel, padding = 5, 10, 5
+    x = np.zeros((1, 2, 40), np.float32)
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape two", "length"),
+        node("Sub", "length kernel", "less"),
+        node("Add", "less padding", "more"),
+        node("Cast", "more", "float", to=1),
+        node("Div", "float stride_float", "quotient"),
+        node("Add", "quotient one_float", "frames"),
+        node("Ceil", "frames", "ceiling"),
+        node("Cast", "ceiling", "whole", to=7),
+        node("Sub", "whole one", "steps"),
+        node("Mul", "steps stride", "reach"),
+        node("Sub", "reach less", "missing"),
+        node("Unsqueeze", "missing zero", "right"),
+        node("Concat", "zeros right", "pads", axis=0),
+        node("Pad", "x pads", "padded"),
+        node("Conv", "padded w", "y", strides=[stride]),
+    ]
+    weights = {
+        "two": np.int64(2), "kernel": np.int64(kernel), "padding": np.int64(padding), "stride": np.int64(stride),
+        "stride_float": np.float32(stride), "one_float": np.float32(1), "one": np.int64(1), "zero": np.array([0]),
+        "zeros": np.zeros(5, np.int64), "w": np.linspace(-1, 1, 40, dtype=np.float32).reshape(2, 2, 10),
+    }  # fmt: skip
+    model = model_of(nodes, [info("x", x, ["batch", 2, "length"])], ["y"], weights)
+    exe = ingot.compile(ingot.load_onnx(model))
+    assert not hasattr(exe, "host_nodes")
+    for length in (10, 11, 14, 15, 43):
+        x = np.linspace(0, 1, 2 * length, dtype=np.float32).reshape(1, 2, length)
+        np.testing.assert_allclose(exe(x), run_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
