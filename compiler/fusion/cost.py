@@ -51,4 +51,7 @@ def estimate(dim: Dim) -> int:
     for atom in symbolic.atoms(dim):
         lower, upper = symbolic.bounds(atom)
         env[atom] = min(upper, ASSUMED_DIM) if upper is not None else max(lower or 0, ASSUMED_DIM)
-    return symbolic.evaluate(dim, env)
+    try:
+        return symbolic.evaluate(dim, env)
+    except ZeroDivisionError:  # by the difference of two dims, which are taken to be the same
+        return ASSUMED_DIM

@@ -44,7 +44,10 @@ def estimate(dim: Dim) -> int:
     for atom in symbolic.atoms(dim):
         lower, upper = symbolic.bounds(atom)
         values[atom] = max(lower or 0, ASSUMED_DIM) if upper is None else min(upper, ASSUMED_DIM)
-    return symbolic.evaluate(dim, values)
+    try:
+        return symbolic.evaluate(dim, values)
+    except ZeroDivisionError:  # by the difference of two dims, which are taken to be the same
+        return ASSUMED_DIM
 
 
 def weight_of(stores: Sequence[Load], values: Sequence[Scalar], computing: bool = True) -> int:

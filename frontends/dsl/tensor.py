@@ -331,7 +331,7 @@ class Tensor(Node):
             known = symbolic.product(d for d in dims if d != -1)
             if isinstance(known, int) and known == 0:
                 raise IngotValueError(Code.OP_ARGUMENTS, "reshape: -1 beside a dim of 0", self.builder.here())
-            dims[dims.index(-1)] = self.type.size // known
+            dims[dims.index(-1)] = symbolic.left_over(self.type.size, known)
         if any(isinstance(d, int) and d < 0 for d in dims):
             raise IngotValueError(Code.OP_ARGUMENTS, f"reshape: {tuple(given)} has negative dims", self.builder.here())
         return Node.reshape(self, tuple(dims))

@@ -7,7 +7,7 @@ in which exporters scale sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -112,8 +112,7 @@ def _scaled(a: Any, factor: Fraction) -> Any:
     total = given * factor
     if total.denominator > 1 << 20 or abs(total.numerator) > 1 << 20 or total <= 0:
         raise Undecided
-    dyadic = total.denominator & (total.denominator - 1) == 0
-    if not dyadic and total.numerator != 1:
+    if not _is_dyadic(total) and total.numerator != 1:
         raise Undecided
     return base * total.numerator if total.denominator == 1 else Ratio(base, total)
 
@@ -131,8 +130,10 @@ def _divide(op: Any) -> Callable[[Any, Any], Any]:
         if isinstance(a, int) and isinstance(b, int):
             return int(a / b) if a % b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
         # ONNX truncates; that is the floor where both are not negative
-        if symbolic.less(0, b) is not True:
+        if not isinstance(b, int | Expr):
             raise Undecided
+        if symbolic.less(0, b) is not True:
+            _assume_nonnegative(b - 1)
         if symbolic.is_nonnegative(a) is not True:
             _assume_nonnegative(a)
         return a // b
@@ -141,17 +142,27 @@ def _divide(op: Any) -> Callable[[Any, Any], Any]:
 
 
 def _assume_nonnegative(dim: Any) -> None:
-    """Ask for calls in which the only symbol of a size is so large that the size is not negative: `length - 3` is what
-    is left of a length that is longer. Other calls have programs of their own."""
+    """Ask for calls in which the symbols of a size are so large that the size is not negative: `length - 3` is what is
+    left of a length that is longer, and `height // 16` windows are some of an image that is high enough. Other calls
+    have programs of their own."""
     symbols = [atom for atom in symbolic.atoms(dim) if isinstance(atom, Symbol)]
-    if len(symbols) != 1:
+    needed = list(symbols)
+    for symbol in symbols:  # one whose bound decides nothing keeps it
+        others = [s for s in needed if s is not symbol]
+        if _suffices(dim, dict.fromkeys(others, LARGEST_LEAST)):
+            needed = others
+    if not needed or not _suffices(dim, dict.fromkeys(needed, LARGEST_LEAST)):
         raise Undecided
-    (symbol,) = symbols
-    for least in range(max(symbol.lower or 0, 0) + 1, LARGEST_LEAST + 1):
-        larger = Symbol(symbol.name, least, symbol.upper)
-        if symbolic.is_nonnegative(symbolic.substitute(dim, {symbol: larger})) is True:
-            raise DimsDiffer(f"whether {dim} is negative decides how sizes are rounded", symbol, larger)
-    raise Undecided
+    symbol, *others = needed
+    least = next(n for n in range(LARGEST_LEAST + 1) if _suffices(dim, {symbol: n} | dict.fromkeys(others, LARGEST_LEAST)))
+    larger = Symbol(symbol.name, least, symbol.upper)
+    raise DimsDiffer(f"whether {dim} is negative decides how sizes are rounded", symbol, larger)
+
+
+def _suffices(dim: Any, least: Mapping[Symbol, int]) -> bool:
+    """Whether the size is not negative when these symbols are not smaller than that."""
+    larger = {s: Symbol(s.name, max(n, s.lower or 0), s.upper) for s, n in least.items()}
+    return symbolic.is_nonnegative(symbolic.substitute(dim, larger)) is True
 
 
 def symbolic_same(a: Any, b: Any) -> bool:
@@ -159,8 +170,31 @@ def symbolic_same(a: Any, b: Any) -> bool:
 
 
 def _sum(a: Any, b: Any, sign: int = 1) -> Any:
+    if isinstance(b, Ratio) and sign > 0:
+        a, b = b, a
+    if isinstance(a, Ratio):
+        return _moved(a, b, sign)
     a, b = _whole(a), _whole(b)
     return a + b if sign > 0 else a - b
+
+
+def _moved(ratio: Ratio, by: Any, sign: int) -> Any:
+    """(length - kernel) / stride + 1, of which the ceiling is taken next: by whole numbers no fraction gets nearer to one
+    when floats round; by others only sums of dyadic fractions are exact."""
+    steps = 1 / ratio.factor
+    if isinstance(by, Expr):
+        shift: Any = by * steps.numerator if steps.denominator == 1 else _undecided()
+    elif isinstance(by, int | float) and (Fraction(by).denominator == 1 or _is_dyadic(ratio.factor)):
+        shift = Fraction(by) * steps
+        shift = int(shift) if shift.denominator == 1 else _undecided()
+    else:
+        raise Undecided
+    dim = ratio.dim + sign * shift
+    return Ratio(dim, ratio.factor) if isinstance(dim, Expr) else _undecided()
+
+
+def _is_dyadic(factor: Fraction) -> bool:
+    return factor.denominator & (factor.denominator - 1) == 0
 
 
 def _decided(answer: bool | None) -> bool:

@@ -644,3 +644,12 @@ def test_many_minima_do_not_explode():
         total = total + minimum(Variable(f"v{number}", 0, n), n * number + m) * (-1) ** number
     assert is_nonnegative(total) is None
     assert less_equal(minimum(*(n + Symbol(f"s{number}") for number in range(12))), n) is not True
+
+
+def test_what_is_left_over_beside_dims_that_may_be_none():
+    """total - past may be 0, where a reshape has no answer: nothing is divided when one size is a multiple of the other."""
+    batch, past, total = Symbol("batch"), Symbol("past"), Symbol("total")
+    rest = total - symbolic.minimum(past, total)
+    assert symbolic.left_over(128 * batch * rest, 32 * batch * rest) == 4
+    assert symbolic.left_over(12 * batch, 4) == 3 * batch
+    assert symbolic.left_over(total, rest) == total // rest

@@ -9,7 +9,7 @@ Non-goal: a complete decision procedure. Every rule is bounded in depth and size
 as written.
 """
 
-from ingot.compiler.ir.symbolic.division import ceildiv
+from ingot.compiler.ir.symbolic.division import ceildiv, left_over
 from ingot.compiler.ir.symbolic.expression import (
     Atom,
     Compound,
@@ -59,6 +59,7 @@ __all__ = [
     "evaluate",
     "is_constant",
     "is_nonnegative",
+    "left_over",
     "less",
     "less_equal",
     "linear_coefficient",

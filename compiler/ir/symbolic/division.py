@@ -71,6 +71,16 @@ def floor_divide(dividend: Dim, divisor: Dim) -> Dim:
     return add(quotient, _divide_remainder(remainder, divisor) if block is None else block)
 
 
+def left_over(size: Dim, known: Dim) -> Dim:
+    """The extent of a dim beside others of the product `known`, where all together are `size`. When that is a multiple of
+    the product, for which there is no answer if it is 0, the factor is it; floor_divide would keep a division by 0."""
+    if not isinstance(known, int):
+        factor, rest = _split(settle(size), settle(known))
+        if rest == 0:
+            return factor
+    return floor_divide(size, known)
+
+
 @lru_cache(MEMO_ENTRIES)
 def modulo(dividend: Dim, divisor: Dim) -> Dim:
     """dividend % divisor"""
