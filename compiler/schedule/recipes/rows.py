@@ -2,7 +2,7 @@
 
 Threads take blocks of rows. A row is swept in as few passes as its reductions allow; reductions are gathered in
 vectors (lanes.py) and their results are scalars; a row vector that is expensive and needed again stays on the stack,
-or in scratch memory when rows are long. Rows that come from memory are fetched while those before are computed, and
+or, when rows are long, in the memory of the output that is computed from it at last, or in scratch memory. Rows that come from memory are fetched while those before are computed, and
 results that no cache could hold are stored past the caches.
 """
 
@@ -25,7 +25,7 @@ from ingot.compiler.schedule.lanes import Accumulator
 from ingot.compiler.schedule.primitives import block, fetched_ahead, fuse, in_later_steps, parallelize, simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, in_place_pairs, items_of
+from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, guests, in_place_pairs, items_of
 from ingot.compiler.target import Target
 
 STACK_BYTES = 16 << 10  # what one row may keep on the stack
@@ -52,7 +52,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         return None
     rows, items = items_of(kernel, depth)
     passes = arrange(items, depth)
-    pairs = in_place_pairs(passes, rows, kernel.inputs)
+    pairs = in_place_pairs(passes, rows, kernel.inputs, guests(passes, STACK_BYTES))
     views = Views()
     rows, extents, passes = _merge_rows(rows, passes, depth, views)
     decision = replace(decide(extents, passes, target, options), **options.decisions)
@@ -157,6 +157,7 @@ class _Row:
         self.scalars: dict[Buffer, Scalar] = {}  # row scalars by their buffer
         self.vectors: dict[Buffer, Buffer] = {}  # where local row vectors are kept
         self.row_rank: dict[Buffer, int] = {}  # leading indices that a kept vector drops
+        self.hosts = guests(passes, STACK_BYTES)  # outputs in whose memory local row vectors wait
         self.scratch: list[Buffer] = []
         self.stack = 0
 
@@ -228,6 +229,9 @@ class _Row:
             kept = Buffer(buffer.name, buffer.dtype, item.extents, "stack")
             self.vectors[buffer], self.row_rank[buffer] = kept, len(item.place.index) - len(item.extents)
             return (Alloc(kept),)
+        if buffer in self.hosts:
+            self.vectors[buffer], self.row_rank[buffer] = self.hosts[buffer].place.buffer, 0
+            return ()
         kept = Buffer(buffer.name, buffer.dtype, buffer.shape, "arena")
         self.scratch.append(kept)
         self.vectors[buffer], self.row_rank[buffer] = kept, 0
