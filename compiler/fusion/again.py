@@ -260,11 +260,11 @@ class _Recomputation(LateReaders):
         if any(load.index != definition.variables for load in loads_of(expression) if load.buffer is product.buffer):
             return False
         operands = {self.root(load.buffer) for load in loads_of(product.value)}
-        if not all(self._is_there(b, value, late, after) for b in operands):
-            return False
         sizes = [b.type.bytes for b in operands]
         if has_more_free_sizes(value.type.bytes, sizes):
-            return True
+            return True  # beside it the operands are small, also if nobody else waits for them
+        if not all(self._is_there(b, value, late, after) for b in operands):
+            return False
         extents = symbolic.product(product.value.extents)
         if not isinstance(extents, int) or extents + _weight(expression) > self.limits.again_products:
             return False
