@@ -85,8 +85,7 @@ def _merge_rows(
 
 def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, options: ScheduleOptions) -> RowDecision:
     items = [item for each in passes for item in each.items]
-    widest = max((node.dtype.compute.itemsize for item in items for node in scalars.nodes(item.value)), default=4)
-    width = max(1, target.vector_bytes // widest)
+    width = max(1, target.vector_bytes // (scalars.widest(*(item.value for item in items)) if items else 4))
     reads = _reads(passes)
     far = reads > target.l3_bytes
     axis, chunk = -1, 0
