@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ingot.compiler.fusion.cost import FusionLimits, estimate
+from ingot.compiler.fusion.cost import FusionLimits, estimate, has_more_free_sizes, outgrows
 from ingot.compiler.fusion.groups import Group, Groups
 from ingot.compiler.fusion.late import LateReaders, renaming
 from ingot.compiler.fusion.legality import has_reduce, loads_of
@@ -259,17 +259,28 @@ class _Recomputation(LateReaders):
         assert isinstance(product.value, Reduce)
         if any(load.index != definition.variables for load in loads_of(expression) if load.buffer is product.buffer):
             return False
+        operands = {self.root(load.buffer) for load in loads_of(product.value)}
+        sizes = [b.type.bytes for b in operands]
+        if has_more_free_sizes(value.type.bytes, sizes):
+            return True  # beside it the operands are small, also if nobody else waits for them
+        if not all(self._is_there(b, value, late, after) for b in operands):
+            return False
         extents = symbolic.product(product.value.extents)
         if not isinstance(extents, int) or extents + _weight(expression) > self.limits.again_products:
             return False
-        operands = {self.root(load.buffer) for load in loads_of(product.value)}
-        if not all(b in self.groups.of and self._is_there(b, value, late, after) for b in operands):
-            return False
-        return estimate(value.type.bytes) >= self.limits.again_growth * sum(estimate(b.type.bytes) for b in operands)
+        is_layer = not all(b in self.groups.of for b in operands) and not _has_batch(product)
+        return not is_layer and outgrows(value.type.bytes, sizes, self.limits.again_growth)
 
 
 def _at(variables: Sequence[Dim], index: Sequence[Dim]) -> dict[Dim, Dim]:
     return {v: i for v, i in zip(variables, index, strict=True) if not isinstance(v, int)}
+
+
+def _has_batch(product: Definition) -> bool:
+    """Whether both operands of a product have an axis that it keeps: no product of a layer and its weight."""
+    assert isinstance(product.value, Reduce)
+    used = [set().union(*(symbolic.atoms(i) for i in load.index)) for load in loads_of(product.value)]
+    return any(all(variable in atoms for atoms in used) for variable in product.variables if not isinstance(variable, int))
 
 
 def _copy_of(buffer: Buffer) -> Buffer:

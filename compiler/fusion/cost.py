@@ -6,6 +6,7 @@ work that is done twice; measured choices belong here, with the measurement in t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingot.compiler.ir import symbolic
@@ -20,11 +21,13 @@ ASSUMED_DIM = 64  # what an unbounded symbolic dim is taken to be when sizes are
 class FusionLimits:
     inline_weight: int = 48  # arithmetic in one inlined expression
     inline_loads: int = 12  # memory streams of one expression
+    index_weight: int = 4  # arithmetic on indices alone that is done for each element rather than stored and read
     duplicate_weight: int = 1  # an expression cheaper than this is recomputed for each reader
     repeat_weight: int = 6  # the same of one that reads a single tensor: storing it would be a second one to read
     again_weight: int = 20  # what late readers compute again instead of keeping it: a tanh and a few operations
     again_products: int = 80  # the same behind a product: its terms, an exponential and a few operations
     again_growth: int = 4  # times larger than its operands is a product that is computed again
+    block_growth: int = 2  # times larger than its operands is a product that is only computed in blocks of rows
     again_stored: bool = False  # also what late readers need in memory: one more pass over it
     kernel_definitions: int = 12  # definitions in one kernel: live registers and code size
     horizontal_definitions: int = 48  # independent updates in one kernel: one pass over memory, no shared values
@@ -55,3 +58,20 @@ def estimate(dim: Dim) -> int:
         return symbolic.evaluate(dim, env)
     except ZeroDivisionError:  # by the difference of two dims, which are taken to be the same
         return ASSUMED_DIM
+
+
+def outgrows(size: Dim, parts: Sequence[Dim], times: int) -> bool:
+    """Whether something is so many times larger than its parts together, or becomes so as free sizes grow."""
+    return has_more_free_sizes(size, parts) or estimate(size) >= times * sum(map(estimate, parts))
+
+
+def has_more_free_sizes(size: Dim, parts: Sequence[Dim]) -> bool:
+    """Whether something is a product of more free sizes than any of its parts: it becomes larger without bound."""
+    return _degree(size) > max(map(_degree, parts), default=0)
+
+
+def _degree(size: Dim) -> int:
+    if isinstance(size, int):
+        return 0
+    powers = (sum(p for atom, p in monomial if symbolic.bounds(atom)[1] is None) for monomial, _ in size.terms)
+    return max(powers, default=0)

@@ -63,14 +63,17 @@ def _common_prefix(left: Sequence[Dim], right: Sequence[Dim]) -> int:
 
 def reduces_rows(definition: Definition, depth: int) -> bool:
     """Whether what a definition reduces over lies behind its first `depth` axes in all that it reads: then one pass
-    over the rows is enough for it and for whatever else is done with them."""
+    over the rows is enough for it and for whatever else is done with them. What is read may have some of those axes
+    only, as a mask that several heads share."""
     value = definition.value
     if not isinstance(value, Reduce):
         return True
-    outer, reduced = definition.variables[:depth], set(value.variables)
+    outer, reduced = set(definition.variables[:depth]), set(value.variables)
     for load in loads_of(value):
-        used = frozenset().union(*(symbolic.atoms(i) for i in load.index if not isinstance(i, int)))
-        if not used.isdisjoint(reduced) and not used.isdisjoint(outer) and load.index[:depth] != outer:
+        used = [symbolic.atoms(i) if not isinstance(i, int) else frozenset() for i in load.index]
+        rows = [place for place, atoms in enumerate(used) if not atoms.isdisjoint(outer)]
+        along = [place for place, atoms in enumerate(used) if not atoms.isdisjoint(reduced)]
+        if rows and along and rows[-1] >= along[0]:
             return False
     return True
 

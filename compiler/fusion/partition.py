@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingot.compiler.fusion.again import compute_again
+from ingot.compiler.fusion.blocks import join_blocks
 from ingot.compiler.fusion.cost import FusionLimits, estimate, weight
 from ingot.compiler.fusion.groups import Group, Groups
 from ingot.compiler.fusion.legality import (
@@ -131,6 +132,7 @@ class _Partition:
         if not self.fuse and not (value.op.movement and not value.args):  # type: ignore[attr-defined]
             return "fusion is off"
         constant = not loads and not value.shape  # the same in every iteration: computed once a kernel
+        of_indices = 0 if loads else self.limits.index_weight  # nothing to read: a triangle, a table of positions
         for user in users:
             op = user.op
             assert isinstance(op, Op)
@@ -143,7 +145,7 @@ class _Partition:
             if op.slides and _moves_last_axis(value):
                 return f"windows of {op.name} slide over contiguous elements"
             stretched = estimate(user.tensor.size) > 2 * estimate(value.tensor.size)
-            if total > 0 and stretched and not op.rereads and not constant:
+            if total > of_indices and stretched and not op.rereads and not constant:
                 return f"{op.name} stretches it: computing it once is cheaper"
         # A bias or a table of positions is no stream. Not by its size: what is fused, and so how sums are rounded, would
         # depend on the batch.
@@ -443,6 +445,9 @@ class _Partition:
             self.decisions.append(Decision(value, "again", again.reason, f"kernel {again.group.number}"))
         for part in copy_parts(self.groups, self._root, viewed, outputs):
             self.decisions.append(Decision(part.group.values[-1], "part", part.reason, f"kernel {part.group.number}"))
+        for joined in join_blocks(self.groups, self._root, viewed, outputs, self.limits):
+            text = f"with {len(joined.makers)} products before and {len(joined.users)} after, for a block of rows at a time"
+            self.decisions.append(Decision(joined.group.values[-1], "joined", text, f"kernel {joined.group.number}"))
 
     # --- step 4 -----------------------------------------------------------------------------------
 

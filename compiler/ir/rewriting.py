@@ -15,6 +15,7 @@ from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Apply, Bitcast, BoundedIndex, Cast, Const, IndexValue, Load, Read, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.types import i64
 
 Leaf = Callable[[Scalar], "Scalar | None"]
 _RELATIONS = ("lt", "le", "ge", "eq")
@@ -69,6 +70,9 @@ def _apply(name: str, args: tuple[Scalar, ...]) -> Scalar:
     if name in _RELATIONS and all(isinstance(a, IndexValue) for a in args):
         left, right = args
         return ir.predicate(left.dim, name, right.dim)  # type: ignore[union-attr,arg-type]
+    if name in ("add", "sub") and all(isinstance(a, IndexValue) and a.dtype == i64 for a in args):
+        left, right = args
+        return IndexValue(left.dim + right.dim if name == "add" else left.dim - right.dim, i64)  # type: ignore[union-attr]
     if name == "and" and args[0].dtype.kind == "bool":
         return ir.both(*args)
     if name == "select":

@@ -7,34 +7,28 @@ Several heads of q may share one head of k and v: q has a multiple of their head
 Scores, softmax and their sums are in the compute type (f32 for f16 and bf16), rounded once at the end.
 A row whose scores are all masked is NaN, as the softmax of nothing.
 
-Scores beyond MOST_SCORES are computed for some heads at a time, and if those are still too many for some queries at a
-time, by scans: memory then grows with the number of keys and not with their square, and what is kept stays in the
-caches. Long causal attention is halved, and the first half leaves out the keys that none of its queries sees. The
-gradient is the scan the other way, which computes the scores of its part again.
+It is a softmax between two products; fusion computes those for a block of queries at a time (fusion/blocks.py), so that
+memory grows with the number of keys and not with that of pairs, and so it does for the gradient. Long causal attention is
+halved, and the first half leaves out the keys that none of its queries sees.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.graph import Builder, Graph
 from ingot.compiler.ir.symbolic import Dim
-from ingot.compiler.ir.types import TensorType, bf16, boolean, dtype_of, f16, f32, f64, i32, i64
+from ingot.compiler.ir.types import TensorType, bf16, boolean, dtype_of, f16, f32, f64, i64
 from ingot.compiler.ops import movement
 from ingot.compiler.ops.base import Node, Op, OpTypeError, Sample, broadcast_shapes, shape_text
 from ingot.compiler.ops.contraction import contract
-from ingot.compiler.ops.control import Scan
 
-MOST_SCORES = 1 << 19  # scores that are computed in one go
-BLOCK_SCORES = 1 << 17  # scores of one part, when they are computed in parts
 CAUSAL_QUERIES = 256  # queries of a causal attention that are not divided for the sake of the keys they do not see
-FEWEST_QUERIES = 16  # of a block: enough rows for the register tiles of its products
 
 
 @dataclass(frozen=True)
@@ -103,16 +97,9 @@ class Attention(Op):
 
     def decompose(self, *xs: Node) -> Node:
         q, k, v, *masks = xs
-        scores = symbolic.product((*q.shape[:3], k.shape[2]))
-        if symbolic.less_equal(scores, MOST_SCORES) is not False:
-            return self._whole(q, k, v, masks)
-        heads = _heads_at_once(q.shape, k.shape)
-        if heads is not None:
-            return self._by_heads(q, k, v, masks, heads)
         if self.causal and isinstance(q.shape[2], int) and q.shape[2] >= 2 * CAUSAL_QUERIES:
             return self._in_halves(q, k, v, masks)
-        rows = _queries_at_once(q.shape, k.shape[2])
-        return self._whole(q, k, v, masks) if rows is None else self._by_queries(q, k, v, masks, rows)
+        return self._whole(q, k, v, masks)
 
     def _in_halves(self, q: Node, k: Node, v: Node, masks: Sequence[Node]) -> Any:
         """The first half of the queries never sees the last keys, so that nothing is computed for them."""
@@ -127,80 +114,25 @@ class Attention(Op):
         later = replace(self, offset=self.offset + half)
         return movement.concat([early[0].apply(self, *early[1:]), late[0].apply(later, *late[1:])], 2)
 
-    def _by_heads(self, q: Node, k: Node, v: Node, masks: Sequence[Node], heads: int) -> Any:
-        """Some heads of keys after the others, each with the queries that share them: attention of fewer heads."""
-        groups = symbolic.product(k.shape[:2]) // heads
-        share = q.shape[1] // k.shape[1]
-
-        def apart(x: Node, together: Dim) -> Any:
-            return x.reshape((groups, heads, together, *x.shape[2:]))
-
-        varying = [m for m in masks if m.rank > 2 and any(d != 1 for d in m.shape[:-2])]
-        fixed = [m for m in masks if m not in varying]
-        stretched = (m.broadcast_to((*q.shape[:2], *m.shape[-2:])) for m in varying)
-        scanned = [apart(q, share), apart(k, 1), apart(v, 1), *(apart(m, share) for m in stretched)]
-        found = _scan(groups, scanned, fixed, lambda *parts: parts[0].apply(self, *parts[1:]))
-        return found.reshape((*q.shape[:3], v.shape[3]))
-
-    def _by_queries(self, q: Node, k: Node, v: Node, masks: Sequence[Node], rows: int) -> Any:
-        """Blocks of queries one after another; what is left when they do not come out even follows."""
-        length = q.shape[2]
-        assert isinstance(length, int)
-        blocks = length // rows
-        parts = [self._in_blocks(q, k, v, masks, rows, blocks)]
-        if blocks * rows < length:
-            rest = movement.part(q, 2, blocks * rows, length)
-            masked = [_part_of_mask(m, blocks * rows, length, k.shape[2]) for m in masks]
-            parts.append(self._whole(rest, k, v, masked, q.constant(blocks * rows, i32)))
-        return movement.concat(parts, 2)
-
-    def _in_blocks(self, q: Node, k: Node, v: Node, masks: Sequence[Node], rows: int, blocks: int) -> Any:
-        """The first `blocks * rows` queries."""
-        varying = [m for m in masks if m.rank > 1 and m.shape[-2] != 1]
-        fixed = [m for m in masks if m not in varying]
-        first = movement.iota(q, (blocks,), 0, i32) * rows
-        scanned = [_blocks_of_rows(q, rows, blocks), first, *(_blocks_of_rows(m, rows, blocks) for m in varying)]
-
-        def block(some: Node, first: Node, *others: Node) -> Any:
-            own, (keys, values, *whole) = others[: len(varying)], others[len(varying) :]
-            return self._whole(some, keys, values, [*own, *whole], first)
-
-        found = _scan(blocks, scanned, [k, v, *fixed], block)
-        return found.transpose((1, 2, 0, 3, 4)).reshape((*q.shape[:2], blocks * rows, v.shape[3]))
-
-    def _whole(self, q: Node, k: Node, v: Node, masks: Sequence[Node], first: Node | None = None) -> Any:
-        """All queries at once; `first` is the number of the first of them."""
-        weight = self._scores(q, k, masks, first).softmax(axis=3)
+    def _whole(self, q: Node, k: Node, v: Node, masks: Sequence[Node]) -> Any:
         if q.shape[1] == k.shape[1]:
+            weight = self._masked(contract(q, "bhtd", k, "bhsd", "bhts", q.dtype.compute), q, k, masks).softmax(axis=3)
             return contract(weight, "bhts", v, "bhse", "bhte", q.dtype)
-        shared = self._apart(weight, k.shape[1])
-        result = contract(shared, "bhgts", v, "bhse", "bhgte", q.dtype)
-        return result.reshape((*q.shape[:3], v.shape[3]))
+        heads = k.shape[1]
+        products = contract(_apart(q, heads), "bhgtd", k, "bhsd", "bhgts", q.dtype.compute)
+        weight = self._masked(products, q, k, [_mask_apart(m, heads) for m in masks]).softmax(axis=4)
+        return contract(weight, "bhgts", v, "bhse", "bhgte", q.dtype).reshape((*q.shape[:3], v.shape[3]))
 
-    def _scores(self, q: Node, k: Node, masks: Sequence[Node], first: Node | None) -> Any:
-        """[b, heads, t, s] in the compute type, masked."""
-        wide = q.dtype.compute
-        if q.shape[1] == k.shape[1]:
-            products = contract(q, "bhtd", k, "bhsd", "bhts", wide)
-        else:
-            shared = contract(self._apart(q, k.shape[1]), "bhgtd", k, "bhsd", "bhgts", wide)
-            products = shared.reshape((*q.shape[:3], k.shape[2]))
+    def _masked(self, products: Node, q: Node, k: Node, masks: Sequence[Node]) -> Any:
+        """Scores in the compute type; their last two axes are queries and keys."""
         scores = products * self._factor(q.shape[3])
         for mask in masks:
-            scores = mask.where(scores, -math.inf) if mask.dtype == boolean else scores + mask.cast(wide)
+            scores = mask.where(scores, -math.inf) if mask.dtype == boolean else scores + mask.cast(scores.dtype)
         if self.causal:
-            shape = (q.shape[2], k.shape[2])
-            number = i64 if first is None else first.dtype
-            row, column = (movement.iota(q, shape, axis, number) for axis in (0, 1))
-            last = row if first is None else row + first
-            last = last + movement.dimension(row, self.offset) if self.offset != 0 else last
+            row, column = (movement.iota(q, (q.shape[2], k.shape[2]), axis, i64) for axis in (0, 1))
+            last = row + movement.dimension(row, self.offset) if self.offset != 0 else row
             scores = (column <= last).where(scores, -math.inf)
         return scores
-
-    @staticmethod
-    def _apart(x: Node, kv_heads: Dim) -> Any:
-        """[b, heads, ...] as [b, kv heads, those that share one, ...]"""
-        return x.reshape((x.shape[0], kv_heads, x.shape[1] // kv_heads, *x.shape[2:]))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -219,43 +151,19 @@ class Attention(Op):
         yield Sample(cls(), (f32[0, 2, 3, 2], f32[0, 2, 3, 2], f32[0, 2, 3, 2]))
 
 
-def _heads_at_once(queries: tuple[Dim, ...], keys: tuple[Dim, ...]) -> int | None:
-    """How many heads of keys have few enough scores together; None when it is all, or too little is known."""
-    batch, heads = keys[:2]
-    scores = symbolic.product((queries[1] // heads, queries[2], keys[2]))
-    count = batch * heads if isinstance(batch, int) else heads
-    if not isinstance(count, int) or not isinstance(scores, int):
-        return None
-    found = max(n for n in range(1, count + 1) if count % n == 0 and (n == 1 or n * scores <= BLOCK_SCORES))
-    return None if symbolic.equal(batch * heads, found) is True else found
+def _apart(x: Node, kv_heads: Dim) -> Any:
+    """[b, heads, ...] as [b, kv heads, those that share one, ...]"""
+    return x.reshape((x.shape[0], kv_heads, x.shape[1] // kv_heads, *x.shape[2:]))
 
 
-def _queries_at_once(shape: tuple[Dim, ...], keys: Dim) -> int | None:
-    """The queries of a block; None when their number is not known, or they make no two blocks."""
-    batch, heads, queries = shape[:3]
-    across = symbolic.product((batch, heads, keys))
-    if not isinstance(queries, int) or not isinstance(across, int):
-        return None
-    rows = max(FEWEST_QUERIES, BLOCK_SCORES // across // FEWEST_QUERIES * FEWEST_QUERIES)
-    return rows if 2 * rows <= queries else None
-
-
-def _scan(length: Dim, scanned: Sequence[Node], captured: Sequence[Node], body: Callable[..., Any]) -> Any:
-    """The results of `body` for each step of the scanned nodes, stacked."""
-    builder = Builder()
-    types = [*(x.type.with_shape(x.shape[1:]) for x in scanned), *(x.type for x in captured)]
-    inputs = [Node(builder, builder.input(f"x{n}", type)) for n, type in enumerate(types)]
-    region = Graph("attention_part", builder.inputs, (body(*inputs).value,))
-    (found,) = scanned[0].apply(Scan(region, 0, len(scanned), length), *scanned[1:], *captured)
-    return found
-
-
-def _blocks_of_rows(x: Node, rows: int, blocks: int) -> Any:
-    """[..., t, n] as [block, ..., row of block, n], without the rows beyond the last block."""
-    axis = x.rank - 2
-    cut = movement.part(x, axis, 0, rows * blocks)
-    apart = cut.reshape((*x.shape[:axis], blocks, rows, x.shape[-1]))
-    return apart.transpose((axis, *range(axis), axis + 1, axis + 2))
+def _mask_apart(mask: Node, kv_heads: Dim) -> Any:
+    """A mask that stretches to [b, heads, t, s], as one that stretches to [b, kv heads, those that share one, t, s]"""
+    if mask.rank < 3:
+        return mask
+    if mask.shape[-3] == 1:
+        return mask.expand_dims(mask.rank - 3)
+    shape = mask.shape
+    return mask.reshape((*shape[:-3], kv_heads, shape[-3] // kv_heads, *shape[-2:]))
 
 
 def _part_of_mask(mask: Node, start: int, stop: int, keys: Dim) -> Any:

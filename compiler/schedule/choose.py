@@ -15,7 +15,7 @@ from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import empty
 from ingot.compiler.schedule.apart import in_parts
 from ingot.compiler.schedule.primitives import ScheduleError
-from ingot.compiler.schedule.recipes import contraction, dots, elementwise, fallback, reduction, rows, windows
+from ingot.compiler.schedule.recipes import blocks, contraction, dots, elementwise, fallback, reduction, rows, windows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.variants import either
 from ingot.compiler.target import Target
@@ -29,6 +29,7 @@ RECIPES: dict[str, Recipe] = {
     "windows": windows.recipe,
     "reduction": reduction.recipe,
     "rows": rows.recipe,
+    "blocks": blocks.recipe,
     "fallback": fallback.recipe,
 }
 

@@ -8,9 +8,10 @@ pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer, Load, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
@@ -143,21 +144,50 @@ def _ready(load: Load, source: Item, number: int, reader: Item, depth: int) -> i
     return number if same_point else number + 1
 
 
+def guests(passes: Sequence[Pass], stack_bytes: int) -> dict[Buffer, Item]:
+    """Local row vectors that wait in the memory of an output: one that is computed from them point by point, in a later
+    pass, and is the last to read them. Not those that wait on the stack, as long as there is room for them."""
+    items = [(item, each.number) for each in passes for item in (*each.items, *each.scalars)]
+    found: dict[Buffer, Item] = {}
+    for local, made in items:
+        if local.output or not local.is_vector:
+            continue
+        size = symbolic.product(local.extents) * local.place.buffer.dtype.itemsize
+        if isinstance(size, int) and size <= stack_bytes:
+            stack_bytes -= size
+            continue
+        readers = [(i, n) for i, n in items if any(load.buffer is local.place.buffer for load in scalars.loads(i.value))]
+        last = max((n for _, n in readers), default=made)
+        host = next((i for i, n in readers if n == last and i.output and i.is_vector), None)
+        if host is None or last == made or sum(n == last for _, n in readers) > 1 or host in found.values():
+            continue
+        loads = [load for load in scalars.loads(host.value) if load.buffer is local.place.buffer]
+        rank = len(host.place.index) - len(host.inner)
+        same = all((*load.index[:rank], *host.inner) == load.index for load in loads)
+        if same and host.place.buffer.type == local.place.buffer.type and host.extents == local.extents:
+            found[local.place.buffer] = host
+    return found
+
+
 def in_place_pairs(
-    passes: Sequence[Pass], rows: tuple[Dim, ...], inputs: Sequence[Buffer]
+    passes: Sequence[Pass], rows: tuple[Dim, ...], inputs: Sequence[Buffer], hosts: Mapping[Buffer, Item] | None = None
 ) -> tuple[tuple[Buffer, Buffer], ...]:
     """(input, output) pairs that may be the same memory.
 
     An output may overwrite an input of its type that is read in the same row only: anywhere in the row before the
-    output is stored, at the same point while it is stored, and not at all afterwards.
+    output is stored, at the same point while it is stored, and not at all afterwards. The memory of a host is stored to
+    when its guest is.
     """
     order = [
         (item, (each.number, stage)) for each in passes for stage, part in enumerate(_stages(each)) for item in part
     ]
+    early = {host.place.buffer: guest for guest, host in (hosts or {}).items()}
+    times = {item.place.buffer: when for item, when in order}
     pairs = []
     for output, stored in order:
         if not output.output:
             continue
+        stored = times[early[output.place.buffer]] if output.place.buffer in early else stored
         for source in inputs:
             if source.type != output.place.buffer.type:
                 continue

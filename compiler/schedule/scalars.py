@@ -12,12 +12,16 @@ from ingot.compiler.ir.scalar import (
     Bitcast,
     Buffer,
     Cast,
+    IndexValue,
     Load,
     Reduce,
     Scalar,
+    children,
 )
 from ingot.compiler.ir.symbolic import Atom, Dim
 from ingot.compiler.ir.traverse import dims_of, nodes, payloads
+
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
 def substitute(value: Scalar, mapping: Mapping[Any, Dim]) -> Scalar:
@@ -41,6 +45,24 @@ def reads(value: Scalar, buffer: Buffer) -> bool:
 
 def has_reduction(value: Scalar) -> bool:
     return any(isinstance(node, Reduce) for node in nodes(value))
+
+
+def widest(*values: Scalar) -> int:
+    """Bytes of the widest elements that are computed with. Indices that are only compared with each other are none: what
+    differs between lanes is a small number."""
+    found, stack, seen = 1, list(values), set()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        found = max(found, node.dtype.compute.itemsize)
+        compared = isinstance(node, Apply) and node.function.name in COMPARISONS
+        if compared and all(isinstance(child, IndexValue) for child in children(node)):
+            continue
+        stack.extend(children(node))
+        stack.extend(payload for dim in dims_of(node) if not isinstance(dim, int) for payload in payloads(dim))
+    return found
 
 
 def atoms_of_dim(dim: Dim) -> set[Atom]:

@@ -32,6 +32,12 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import statement_dims, statement_scalars
 from ingot.compiler.schedule.scalars import atoms_of, atoms_of_dim, loads
 
+Place = Callable[[tuple[Dim, ...]], Load]  # an index of a buffer -> where that element is
+
+
+class CannotPlace(Exception):
+    """Statements look at a buffer in a way that its place in other memory does not allow."""
+
 
 class _Copier:
     def __init__(
@@ -39,8 +45,10 @@ class _Copier:
         mapping: Mapping[Any, Dim],
         buffers: Mapping[Buffer, Buffer],
         replace_load: Callable[[Load], Scalar | None] | None = None,
+        places: Mapping[Buffer, Place] | None = None,
     ) -> None:
         self.replace_load = replace_load
+        self.places = places or {}
         self.mapping = dict(mapping)
         self.buffers = dict(buffers)
         self.locals: dict[Local, Local] = {}
@@ -50,6 +58,8 @@ class _Copier:
         match node:
             case Load(buffer, index) if buffer in self.buffers:
                 return Load(self.buffers[buffer], index)
+            case Load(buffer, index) if buffer in self.places:
+                return self.places[buffer](index)
             case Load() if self.replace_load is not None:
                 return self.replace_load(node)
             case Read(local) if local in self.locals:
@@ -75,6 +85,9 @@ class _Copier:
                 self.locals[local] = Local(local.name, local.dtype)
                 self._bind()
                 return Let(self.locals[local], value)
+            case Store(buffer, index, value, streaming) if buffer in self.places:
+                place = self.places[buffer](dims(index))
+                return Store(place.buffer, place.index, scalar(value), streaming)
             case Store(buffer, index, value, streaming):
                 return Store(self.buffers.get(buffer, buffer), dims(index), scalar(value), streaming)
             case If(condition, then, otherwise):
@@ -83,6 +96,8 @@ class _Copier:
                 return While(scalar(condition), self.block(body), None if limit is None else dim(limit))
             case Alloc(buffer, offset):
                 return Alloc(self._buffer(buffer), None if offset is None else dim(offset))
+            case View(_, base) if base in self.places:
+                raise CannotPlace(f"{base.name} is a part of other memory, whose elements are not side by side")
             case View(buffer, base, offset):
                 offset, base = dim(offset), self.buffers.get(base, base)
                 return View(self._buffer(buffer), base, offset)
@@ -90,6 +105,9 @@ class _Copier:
                 return replace(statement, arguments=tuple(self.buffers.get(b, b) for b in arguments))
             case Fail(condition, code, site, details):
                 return Fail(scalar(condition), code, site, tuple(map(scalar, details)))
+            case Prefetch(buffer, index, locality) if buffer in self.places:
+                place = self.places[buffer](dims(index))
+                return Prefetch(place.buffer, place.index, locality)
             case Prefetch(buffer, index, locality):
                 return Prefetch(self.buffers.get(buffer, buffer), dims(index), locality)
 
@@ -109,9 +127,11 @@ def copy(
     statements: Sequence[Statement],
     mapping: Mapping[Any, Dim] | None = None,
     buffers: Mapping[Buffer, Buffer] | None = None,
+    places: Mapping[Buffer, Place] | None = None,
 ) -> tuple[Statement, ...]:
-    """The statements with variables and buffers replaced and everything they bind made anew."""
-    return _Copier(mapping or {}, buffers or {}).block(statements)
+    """The statements with variables and buffers replaced and everything they bind made anew; elements of the buffers
+    in `places` are elsewhere."""
+    return _Copier(mapping or {}, buffers or {}, None, places).block(statements)
 
 
 def with_own_names(

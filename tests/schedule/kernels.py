@@ -9,6 +9,7 @@ from ingot.compiler.ir.scalar import Buffer, Load, Scalar, apply, cast, constant
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
 from ingot.compiler.ir.types import DType, f32, i64
+from ingot.compiler.schedule.scalars import replace_loads
 
 Shape = tuple[Dim, ...]
 
@@ -122,6 +123,61 @@ def softmax(shape: Shape) -> Kernel:
         Definition(total, row2, reduction("sum", shape[-1:], lambda k: Load(e, (*row2, k)))),
         Definition(y, j, apply("div", Load(e, j), Load(total, j[:-1]))),
     ))  # fmt: skip
+
+
+def attention(batch: Shape, t: Dim, s: Dim, size: int, backward: bool = False) -> Kernel:
+    """y = softmax(q k^T) v, with the largest score of each row as a second output. Backward: from what a softmax w was
+    made of, and the gradient g of y, those of q, k and v, of which two are sums over the rows."""
+    q, g, k, v = (Buffer(name, f32, (*batch, many, size)) for name, many in (("q", t), ("g", t), ("k", s), ("v", s)))
+    outer = axes(batch)
+
+    def product(name: str, left: Buffer, right: Buffer) -> Definition:
+        i, j = axes((t, s))
+        made = Buffer(name, f32, (*batch, t, s))
+        body = reduction("sum", (size,), lambda d: apply("mul", Load(left, (*outer, i, d)), Load(right, (*outer, j, d))))
+        return Definition(made, (*outer, i, j), body)
+
+    def of_rows(name: str, left: Buffer, right: Buffer) -> Definition:
+        """sum over columns: left[rows, columns] * right[columns, size]"""
+        i, d = axes((t, size))
+        made = Buffer(name, f32, (*batch, t, size))
+        body = reduction("sum", (s,), lambda j: apply("mul", Load(left, (*outer, i, j)), Load(right, (*outer, j, d))))
+        return Definition(made, (*outer, i, d), body)
+
+    def over_rows(name: str, left: Buffer, right: Buffer) -> Definition:
+        j, d = axes((s, size))
+        made = Buffer(name, f32, (*batch, s, size))
+        body = reduction("sum", (t,), lambda i: apply("mul", Load(left, (*outer, i, j)), Load(right, (*outer, i, d))))
+        return Definition(made, (*outer, j, d), body)
+
+    scores = product("scores", q, k)
+    if not backward:
+        weights = softmax((*batch, t, s))
+        renamed = {weights.inputs[0]: scores.buffer}
+        rows = [
+            Definition(d.buffer, d.variables, replace_loads(d.value, lambda x: _renamed(x, renamed)))
+            for d in weights.definitions
+        ]
+        y = of_rows("result", weights.outputs[0], v)
+        return Kernel("attention", (q, k, v), (rows[0].buffer, y.buffer), (scores, *rows, y))
+    i = axes((*batch, t, s))
+    weight = Definition(Buffer("w", f32, scores.buffer.shape), i, apply("exp", Load(scores.buffer, i)))
+    slopes = product("slopes", g, v)
+    row, r = axes((*batch, t)), axes((*batch, t, s))
+    both = reduction(
+        "sum", (s,), lambda j: apply("mul", Load(weight.buffer, (*row, j)), Load(slopes.buffer, (*row, j)))
+    )
+    total = Definition(Buffer("total", f32, (*batch, t)), row, both)
+    less = apply("sub", Load(slopes.buffer, r), Load(total.buffer, r[:-1]))
+    ds = Definition(Buffer("ds", f32, scores.buffer.shape), r, apply("mul", Load(weight.buffer, r), less))
+    last = (of_rows("dq", ds.buffer, k), over_rows("dk", ds.buffer, q), over_rows("dv", weight.buffer, g))
+    return Kernel(
+        "attention_backward", (q, k, v, g), tuple(d.buffer for d in last), (scores, weight, slopes, total, ds, *last)
+    )
+
+
+def _renamed(load: Load, renamed: dict[Buffer, Buffer]) -> Load | None:
+    return Load(renamed[load.buffer], load.index) if load.buffer in renamed else None
 
 
 def layer_norm(shape: Shape, count: int) -> Kernel:

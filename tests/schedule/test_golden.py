@@ -24,6 +24,7 @@ CASES = {
     "reduction": kernels.reduce_axes((n, 20), (1,)),
     "contraction": kernels.matmul(n, 64, 300),
     "windows": kernels.depthwise(n, 9, 8, 2),
+    "blocks": kernels.attention((n,), n, n, 16),
     "fallback": kernels.awkward(n, 5),
 }
 

@@ -106,6 +106,13 @@ CASES = {
         (kernels.convolution(n, 5, 6, 17, 1, last=False), {n: 2}),
         (kernels.convolution(1, 2, m, 9, 3, padding=1), {m: 5}),
     ],
+    "blocks": [
+        (kernels.attention((2, n), m, 9, 4), {n: 2, m: 5}),
+        (kernels.attention((), 250, m, 4), {m: 3}),
+        (kernels.attention((n,), m, m, 4, backward=True), {n: 3, m: 7}),
+        (kernels.attention((2,), 205, 5, 3, backward=True), {}),
+        (kernels.attention((2, 3), 1, m, 4), {m: 30}),
+    ],
     "fallback": [(kernels.awkward(7, 5), {}), (kernels.awkward(n, m), {n: 4, m: 30})],
 }  # fmt: skip
 

@@ -6,7 +6,10 @@ import pytest
 
 from ingot.compiler.ir.interpret import run_function, run_kernel
 from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
+from ingot.compiler.ir.scalar import Buffer, Load, apply
 from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
+from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.target import Target
 from tests.schedule import kernels
@@ -28,10 +31,25 @@ def test_softmax_takes_three_passes_and_keeps_its_exponentials():
 
 
 @pytest.mark.parametrize(("length", "dims"), [(5000, {}), (n, {n: 30})])
-def test_rows_that_may_be_long_are_kept_in_scratch_memory(length, dims):
+def test_rows_that_may_be_long_wait_in_the_output_that_is_made_of_them(length, dims):
     scheduled = check(kernels.softmax((2, length)), dims)
     assert stack_of(scheduled) == []
-    assert [buffer.shape for buffer in scheduled.scratch] == [(2, length)]
+    assert scheduled.scratch == ()
+    ((source, output),) = scheduled.in_place
+    assert (source.name, output.name) == ("x", "y")
+
+
+def test_rows_that_two_outputs_are_made_of_at_last_have_scratch_memory():
+    x, y, z, e = (Buffer(name, f32, (2, n)) for name in "xyze")
+    total = Buffer("total", f32, (2,))
+    i, j, k, (r,) = axes((2, n)), axes((2, n)), axes((2, n)), axes((2,))
+    kernel = Kernel("twice", (x,), (y, z), (
+        Definition(e, i, apply("exp", Load(x, i))),
+        Definition(total, (r,), reduction("sum", (n,), lambda t: Load(e, (r, t)))),
+        Definition(y, j, apply("div", Load(e, j), Load(total, j[:1]))),
+        Definition(z, k, apply("mul", Load(e, k), Load(total, k[:1]))),
+    ))  # fmt: skip
+    assert [buffer.shape for buffer in check(kernel, {n: 30}).scratch] == [(2, n)]
 
 
 def test_cheap_row_vectors_are_computed_again():

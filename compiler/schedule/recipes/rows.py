@@ -2,7 +2,7 @@
 
 Threads take blocks of rows. A row is swept in as few passes as its reductions allow; reductions are gathered in
 vectors (lanes.py) and their results are scalars; a row vector that is expensive and needed again stays on the stack,
-or in scratch memory when rows are long. Rows that come from memory are fetched while those before are computed, and
+or, when rows are long, in the memory of the output that is computed from it at last, or in scratch memory. Rows that come from memory are fetched while those before are computed, and
 results that no cache could hold are stored past the caches.
 """
 
@@ -26,7 +26,7 @@ from ingot.compiler.schedule.primitives import block, fetched_ahead, fuse, in_la
 from ingot.compiler.schedule.recipes import elementwise, overlapping
 from ingot.compiler.schedule.recipes.overlapping import Overlapping
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, in_place_pairs, items_of
+from ingot.compiler.schedule.rowform import Item, Pass, arrange, common_depth, guests, in_place_pairs, items_of
 from ingot.compiler.schedule.statements import copy
 from ingot.compiler.target import Target
 
@@ -55,7 +55,7 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         return None
     rows, items = items_of(kernel, depth)
     passes = arrange(items, depth)
-    pairs = in_place_pairs(passes, rows, kernel.inputs)
+    pairs = in_place_pairs(passes, rows, kernel.inputs, guests(passes, STACK_BYTES))
     views = Views()
     rows, extents, passes = _merge_rows(rows, passes, depth, views)
     decision = replace(decide(extents, passes, target, options), **options.decisions)
@@ -90,8 +90,7 @@ def _merge_rows(
 
 def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, options: ScheduleOptions) -> RowDecision:
     items = [item for each in passes for item in each.items]
-    widest = max((node.dtype.compute.itemsize for item in items for node in scalars.nodes(item.value)), default=4)
-    width = max(1, target.vector_bytes // widest)
+    width = max(1, target.vector_bytes // (scalars.widest(*(item.value for item in items)) if items else 4))
     reads = _reads(passes)
     far = reads > target.l3_bytes
     axis, chunk = -1, 0
@@ -163,6 +162,7 @@ class _Row:
         self.scalars: dict[Buffer, Scalar] = {}  # row scalars by their buffer
         self.vectors: dict[Buffer, Buffer] = {}  # where local row vectors are kept
         self.row_rank: dict[Buffer, int] = {}  # leading indices that a kept vector drops
+        self.hosts = guests(passes, STACK_BYTES)  # outputs in whose memory local row vectors wait
         self.scratch: list[Buffer] = []
         self.stack = 0
         self.kept: list[Statement] = []  # memory for row vectors and scalars from one row to the next
@@ -288,6 +288,9 @@ class _Row:
             self.kept.append(Alloc(kept))
             return ()
         self.twice.discard(buffer)
+        if buffer in self.hosts:
+            self.vectors[buffer], self.row_rank[buffer] = self.hosts[buffer].place.buffer, 0
+            return ()
         kept = Buffer(buffer.name, buffer.dtype, buffer.shape, "arena")
         self.scratch.append(kept)
         self.vectors[buffer], self.row_rank[buffer] = kept, 0
