@@ -14,21 +14,25 @@ transformed in registers, which is less time than waiting for its transform. One
 as models keep it, for the convolution and for the gradient of its data, and its gradient is written so: rearranging a
 weight takes as long as using it, and the copies would wait for the backward pass.
 
-Where the size of the image is free, the choice is made for a middling one.
+Where the size of the image is free, a layer is as large as the inputs make it: the choice is the one that is least
+behind the best for images from small to large. A layer of many channels behind many strides has few tiles in all of
+them, and a large tile's transform of its weight would be read for almost nothing. Gradients are chosen for a middling size.
 
 Invariant: the choice does not depend on the batch, so neither do the bits of a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.scalar import Buffer, Load
-from ingot.compiler.ir.symbolic import Dim
+from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.tensor import BufferReader, InlineReader, Reader, axes
 from ingot.compiler.ir.types import f32
 from ingot.compiler.ops.contraction import Contract
@@ -60,7 +64,8 @@ from ingot.compiler.target import Target
 VECTORS = 2  # of a register tile: a block of output channels
 GROUP = 4  # most blocks of output channels that are computed between two transforms
 CONSTANT_BATCH, CHANGING_BATCH = 1, 16  # that choices are made for, with a constant weight and with another
-FREE_SIZE = 32  # of an image, that choices are made for where it is not known
+FREE_SIZE = 32  # of a layer, that choices are made for where nothing tells more
+FREE_IMAGES = 64, 160, 320, 640  # sizes of the inputs, that choices are made for where they are not known
 
 # Estimates, in the time of one vector multiply-add, from measurements of single layers.
 EFFICIENCY = 0.8  # of the multiply-adds of a direct convolution
@@ -74,6 +79,8 @@ GAIN = 0.9  # of the direct time must not be exceeded
 
 
 Choice = TypeVar("Choice")
+Sizes = Mapping[Symbol, int]
+MIDDLING: tuple[Sizes, ...] = ({},)
 DEFAULT_TARGET = Target.named("x86-64-v3")
 
 
@@ -85,6 +92,7 @@ class Winograd(Pass):
     target: Target = DEFAULT_TARGET
     enabled: bool = True
     repeated: bool = False  # the graph is the body of a loop, whose weights are transformed before it
+    likely: tuple[Sizes, ...] = field(default=(), compare=False)  # of free dims; if none, those that the inputs tell
 
     def configured(self, options: Options, target: Target) -> Winograd:
         return replace(self, target=target, enabled=options.winograd)
@@ -92,10 +100,11 @@ class Winograd(Pass):
     def __call__(self, graph: Graph) -> Graph:
         if not self.enabled:
             return graph
+        likely = self.likely or likely_sizes(graph)
 
         def interpolate(builder: Builder, value: Value) -> Value | None:
             """convolution(x, w) -> winograd_convolution(x, winograd_weight(w)), or (x, w) when w changes"""
-            way = choose(value, self.target, self.repeated)
+            way = choose(value, self.target, self.repeated, likely)
             return None if way is None else _convolution(builder, value, way, self.target, self.repeated)
 
         def interpolate_gradient(builder: Builder, value: Value) -> Value | None:
@@ -118,7 +127,7 @@ class Winograd(Pass):
         interpolate.ops = (Convolution,)  # type: ignore[attr-defined]
         interpolate_gradient.ops = (ConvolutionWeightGradient,)  # type: ignore[attr-defined]
         rules = interpolate, interpolate_gradient, gradient_in_order
-        return in_regions(rewrite(graph, rules), replace(self, repeated=True))
+        return in_regions(rewrite(graph, rules), replace(self, repeated=True, likely=likely))
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,26 @@ def _weight_gradient(builder: Builder, value: Value, tile: int) -> Value:
     return builder.emit(WinogradWeightGradient(tile), products)
 
 
-def choose(value: Value, target: Target, repeated: bool = False) -> Way | None:
+def likely_sizes(graph: Graph) -> tuple[Sizes, ...]:
+    """What free dims are when the inputs are images of several sizes; n of 32*n rows is smaller than the image."""
+    extents = [dim for value in graph.inputs for dim in value.shape if not isinstance(dim, int)]
+    made: list[Sizes] = []
+    for image in FREE_IMAGES:
+        sizes: dict[Symbol, int] = {}
+        for extent in extents:
+            symbol, *others = symbolic.atoms(extent)
+            if isinstance(symbol, Symbol) and not others:
+                size = image
+                while size > 1 and symbolic.evaluate(extent, {symbol: size}) > image:
+                    size //= 2
+                sizes[symbol] = min(size, sizes.get(symbol, size))
+        made.append(sizes)
+    return tuple(made)
+
+
+def choose(
+    value: Value, target: Target, repeated: bool = False, likely: Sequence[Sizes] = MIDDLING
+) -> Way | None:
     """The way with the least estimated time; None when the direct convolution is estimated faster."""
     op = value.op
     assert isinstance(op, Convolution)
@@ -202,11 +230,11 @@ def choose(value: Value, target: Target, repeated: bool = False) -> Way | None:
     strides = STRIDES if is_known and (repeated or is_constant(w)) else (1,)
     if not is_possible(op, x, w.shape, strides):
         return None
-    costs = {Way(tile): winograd_cost(value, tile, target) for tile in POINTS}
+    costs = {Way(tile): _mean(winograd_cost(value, tile, target, sizes) for sizes in likely) for tile in POINTS}
     for tile in POINTS:
-        if is_constant(w) and not repeated and can_pass(value, tile, target):
-            costs[Way(tile, passing=True)] = passing_cost(value, tile, target)
-    return _best(direct_cost(value, target), costs)
+        if is_constant(w) and not repeated and all(can_pass(value, tile, target, sizes) for sizes in likely):
+            costs[Way(tile, passing=True)] = _mean(passing_cost(value, tile, target, sizes) for sizes in likely)
+    return _best(_mean(direct_cost(value, target, sizes) for sizes in likely), costs)
 
 
 def choose_gradient(value: Value, target: Target) -> int | None:
@@ -230,6 +258,11 @@ def products_pass(value: Value, tile: int) -> bool:
     return channels * outputs > tiles * (channels + outputs)
 
 
+def _mean(costs: Iterable[float]) -> float:
+    """The geometric one, so that small sizes count as much as large ones."""
+    return math.exp(statistics.fmean(math.log(cost) for cost in costs))
+
+
 def _best(direct: float, costs: dict[Choice, float]) -> Choice | None:
     best = min(costs, key=lambda choice: costs[choice])
     return best if costs[best] < GAIN * direct else None
@@ -246,35 +279,35 @@ def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...], stride
     return plain and small and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
 
 
-def direct_cost(value: Value, target: Target) -> float:
-    batch, height, width, outputs, channels, lanes = _sizes(value, target)
+def direct_cost(value: Value, target: Target, sizes: Sizes) -> float:
+    batch, height, width, outputs, channels, lanes = _sizes(value, target, sizes)
     products = batch * height * width * TAPS * TAPS * channels * _vectors(outputs, lanes)
     return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS, target))
 
 
-def winograd_cost(value: Value, tile: int, target: Target) -> float:
-    products, transforms = _work(value, tile, target)
+def winograd_cost(value: Value, tile: int, target: Target, sizes: Sizes) -> float:
+    products, transforms = _work(value, tile, target, sizes)
     reading = _reading(value, _points(value, tile), target)
     making = 0.0 if is_constant(value.args[1]) else MAKING * reading
     return _together(products, reading) + transforms + making
 
 
-def can_pass(value: Value, tile: int, target: Target) -> bool:
-    _, height, width, _, channels, lanes = _sizes(value, target)
+def can_pass(value: Value, tile: int, target: Target, sizes: Sizes) -> bool:
+    _, height, width, _, channels, lanes = _sizes(value, target, sizes)
     return _stride(value) == 1 and channels % lanes == 0 and -(-height // tile) * -(-width // tile) <= most_tiles(tile, target)
 
 
-def passing_cost(value: Value, tile: int, target: Target) -> float:
+def passing_cost(value: Value, tile: int, target: Target, sizes: Sizes) -> float:
     """With a weight that is transformed in registers: it is read as it is."""
-    _, _, _, outputs, channels, lanes = _sizes(value, target)
-    products, transforms = _work(value, tile, target)
+    _, _, _, outputs, channels, lanes = _sizes(value, target, sizes)
+    products, transforms = _work(value, tile, target, sizes)
     making = PASSING[tile] * channels * _vectors(outputs, lanes)
     return _together(products + making, _reading(value, TAPS * TAPS, target)) + transforms
 
 
-def _work(value: Value, tile: int, target: Target) -> tuple[float, float]:
+def _work(value: Value, tile: int, target: Target, sizes: Sizes) -> tuple[float, float]:
     """The time of all products, and of the transforms of data and of results."""
-    batch, height, width, outputs, channels, lanes = _sizes(value, target)
+    batch, height, width, outputs, channels, lanes = _sizes(value, target, sizes)
     tiles = batch * -(-height // tile) * -(-width // tile)
     points = _points(value, tile)
     products = tiles * points * channels * _vectors(outputs, lanes)
@@ -336,17 +369,20 @@ def _vectors(channels: int, lanes: int) -> int:
     return -(-channels // lanes)
 
 
-def _sizes(value: Value, target: Target) -> tuple[int, int, int, int, int, int]:
+def _sizes(value: Value, target: Target, sizes: Sizes) -> tuple[int, int, int, int, int, int]:
     """(batch, height, width, outputs, channels, lanes)"""
     _, height, width, outputs = value.shape
     batch = CONSTANT_BATCH if is_constant(value.args[1]) else CHANGING_BATCH
     channels = value.args[0].shape[-1]
     lanes = target.lanes(value.tensor.dtype.itemsize)
-    return batch, _likely(height), _likely(width), outputs, channels, lanes  # type: ignore[return-value]
+    return batch, _likely(height, sizes), _likely(width, sizes), outputs, channels, lanes  # type: ignore[return-value]
 
 
-def _likely(size: Dim) -> int:
-    return size if isinstance(size, int) else FREE_SIZE
+def _likely(size: Dim, sizes: Sizes = MIDDLING[0]) -> int:
+    if isinstance(size, int):
+        return size
+    is_told = all(atom in sizes for atom in symbolic.atoms(size))
+    return max(1, symbolic.evaluate(size, sizes)) if is_told else FREE_SIZE
 
 
 def is_constant(value: Value) -> bool:

@@ -10,6 +10,7 @@ from ingot.compiler.ir.graph import Builder, Graph
 from ingot.compiler.ir.interpret import run_graph
 from ingot.compiler.ir.loops import For, walk
 from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import TensorType, f32, f64, type_of
 from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.control import Scan
@@ -131,10 +132,22 @@ def test_a_stride_of_two_is_computed_as_defined_where_the_size_of_the_image_is_f
     assert names(Winograd()(graph)) == ["convolution"]
 
 
-def test_where_the_size_of_the_image_is_free_a_middling_one_decides():
+def test_where_the_size_of_the_image_is_free_sizes_of_all_kinds_decide():
     assert tiles_of(Winograd()(graph_of(f32[1, "height", "width", 64], f32[3, 3, 64, 64]))) == [4]
     assert tiles_of(Winograd()(graph_of(f32["n", "height", 28, 64], f32[3, 3, 64, 64]))) == [4]
     assert tiles_of(Winograd()(graph_of(f32[1, "height", "width", 2], f32[3, 3, 2, 4]))) == []
+
+
+@pytest.mark.parametrize("factor", [1, 32])
+def test_a_layer_behind_strides_is_small_whatever_the_image(factor: int):
+    """A layer of a thirty-second of a free image has few tiles, which hide little of reading the transform of its weight."""
+    builder = Builder()
+    image = builder.input("x", TensorType(f32, (1, factor * Symbol("n"), factor * Symbol("m"), 3)))
+    weights = {"v": np.zeros((1, 1, 3, 512), np.float32), "w": np.zeros((3, 3, 512, 512), np.float32)}
+    v, w = (builder.input(name, type_of(weight), "constant") for name, weight in weights.items())
+    small = builder.emit(Convolution(**{**PLAIN, "strides": (32, 32), "padding": ((0, 0), (0, 0))}), image, v)  # type: ignore[arg-type]
+    large = builder.emit(Convolution(**PLAIN), small, w)  # type: ignore[arg-type]
+    assert tiles_of(Winograd()(Graph("g", builder.inputs, (large,), constants=weights))) == [2]
 
 
 def test_making_the_transform_at_run_time_must_pay():

@@ -1,4 +1,5 @@
-"""Ops that move data to where their inputs say: the host's form of nodes whose inputs change from call to call."""
+"""Ops that move data: the host's form of nodes whose inputs decide where and change from call to call, and of nodes that
+move strings."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ingot.frontends.onnx.host import shape_by_value
+from ingot.frontends.onnx.host import host_op, shape_by_value
 from ingot.frontends.onnx.problems import Kind, ProblemError
+from ingot.frontends.onnx.registry import ML
 from ingot.frontends.onnx.values import number_of
 
 MOST_AXES = 64  # of an array of NumPy
@@ -114,3 +116,135 @@ def _check_size(what: str, shape: Sequence[int], dtype: np.dtype) -> None:
     """NumPy limits the product of the extents that are not 0, also of an array without elements."""
     if math.prod(extent or 1 for extent in shape) * dtype.itemsize > sys.maxsize:
         raise ProblemError(Kind.TOO_LARGE, f"{what} makes an array of the shape {list(shape)}")
+
+
+# --- strings --------------------------------------------------------------------------------------------------------------
+
+
+@host_op("Concat")
+def concat(call: Any, *xs: np.ndarray) -> np.ndarray:
+    return np.concatenate(xs, _axis(call.get("axis", 1), xs[0].ndim))
+
+
+@host_op("Flatten")
+def flatten(call: Any, x: np.ndarray) -> np.ndarray:
+    axis = call.get("axis", 1)
+    if not -x.ndim <= axis <= x.ndim:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"axis {axis} of {x.ndim} axes")
+    axis %= x.ndim + (axis >= 0)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+@host_op("Gather")
+def gather(call: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take(x, indices, _axis(call.get("axis", 0), x.ndim))
+
+
+@host_op("ArrayFeatureExtractor", domain=ML)
+def array_feature_extractor(call: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    found = np.take(x, indices.ravel(), -1)
+    return found.reshape(1, -1) if x.ndim == 1 else found
+
+
+@host_op("GatherElements")
+def gather_elements(call: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return x[_along(x, indices, call.get("axis", 0))]
+
+
+@host_op("GatherND")
+def gather_nd(call: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return x[_places(x, indices, call.get("batch_dims", 0))]
+
+
+@host_op("Scatter", "ScatterElements")
+def scatter_elements(call: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    return _replaced(call, x, _along(x, indices, call.get("axis", 0)), updates)
+
+
+@host_op("ScatterND")
+def scatter_nd(call: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    return _replaced(call, x, _places(x, indices, 0), updates)
+
+
+@host_op("OneHot")
+def one_hot(call: Any, indices: np.ndarray, depth: np.ndarray, values: np.ndarray) -> np.ndarray:
+    count = int(number_of(depth, "the depth of OneHot"))
+    axis = _axis(call.get("axis", -1), indices.ndim + 1)
+    wanted = np.expand_dims(indices.astype(np.int64), axis)  # NumPy compares the other axes with the numbers of this one
+    _check_size("OneHot", (*indices.shape, count), values.dtype)
+    numbers = np.arange(count).reshape([count if n == axis else 1 for n in range(indices.ndim + 1)])
+    return np.where((wanted == numbers) | (wanted + count == numbers), values[1], values[0])
+
+
+@host_op("ReverseSequence")
+def reverse_sequence(call: Any, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    batch, time = _axis(call.get("batch_axis", 1), x.ndim), _axis(call.get("time_axis", 0), x.ndim)
+    ordered = np.moveaxis(x, (batch, time), (0, 1)).copy()
+    for row, length in zip(ordered, lengths.tolist(), strict=True):
+        row[:length] = row[:length][::-1].copy()
+    return np.moveaxis(ordered, (0, 1), (batch, time))
+
+
+@host_op("Split")
+def split(call: Any, x: np.ndarray, sizes: np.ndarray | None = None) -> list[np.ndarray]:
+    axis, count = _axis(call.get("axis", 0), x.ndim), call.output_count
+    if sizes is None and call.has("split"):
+        sizes = np.array(call.get("split"))
+    if sizes is None:  # the last part may be smaller
+        part = -(-x.shape[axis] // count)
+        sizes = np.array([min(part, max(x.shape[axis] - n * part, 0)) for n in range(count)])
+    if sizes.sum() != x.shape[axis] or len(sizes) != count or (sizes < 0).any():
+        raise ProblemError(Kind.BAD_SHAPE, f"Split of extent {x.shape[axis]} into {count} parts of {sizes.tolist()}")
+    return np.split(x, np.cumsum(sizes)[:-1], axis)
+
+
+@host_op("Squeeze")
+def squeeze(call: Any, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+    given = call.get("axes", None) if axes is None else axes.tolist()
+    return np.squeeze(x, None if given is None else tuple(given))
+
+
+@host_op("Unsqueeze")
+def unsqueeze(call: Any, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
+    return np.expand_dims(x, tuple(call.get("axes") if axes is None else axes.tolist()))
+
+
+@host_op("Transpose")
+def transpose(call: Any, x: np.ndarray) -> np.ndarray:
+    return np.transpose(x, call.get("perm", None))
+
+
+@host_op("Where")
+def where(call: Any, condition: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(condition, x, y)
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"axis {axis} of {rank} axes")
+    return axis % rank
+
+
+def _along(x: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
+    """Where the elements are that an array of indices along one axis names."""
+    if indices.ndim != x.ndim:
+        raise ProblemError(Kind.BAD_SHAPE, f"{indices.ndim} axes of indices for {x.ndim} axes")
+    places = list(np.indices(indices.shape, sparse=True))
+    places[_axis(axis, x.ndim)] = indices
+    return tuple(places)
+
+
+def _places(x: np.ndarray, indices: np.ndarray, batched: int) -> tuple[np.ndarray, ...]:
+    """Where the slices are that rows of indices name, each row in its own batch."""
+    rows = [indices[..., n] for n in range(indices.shape[-1])]
+    if batched + len(rows) > x.ndim or x.shape[:batched] != indices.shape[:batched]:
+        raise ProblemError(Kind.BAD_SHAPE, f"indices {list(indices.shape)} into {list(x.shape)}, {batched} axes of it a batch")
+    return (*np.indices(indices.shape[:-1], sparse=True)[:batched], *rows)
+
+
+def _replaced(call: Any, x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
+    if call.get("reduction", "none") != "none":
+        raise ProblemError(Kind.BAD_ATTRIBUTE, f"strings have no reduction {call.get('reduction')!r}")
+    made = x.copy()
+    made[places] = updates
+    return made
