@@ -229,7 +229,7 @@ def _along(x: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, .
     """Where the elements are that an array of indices along one axis names."""
     if indices.ndim != x.ndim:
         raise ProblemError(Kind.BAD_SHAPE, f"{indices.ndim} axes of indices for {x.ndim} axes")
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[Any] = list(np.indices(indices.shape, sparse=True))
     places[_axis(axis, x.ndim)] = indices
     return tuple(places)
 
