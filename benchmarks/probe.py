@@ -24,6 +24,7 @@ _FMA_ROUNDS = 200_000
 _AHEAD = (2048, 1024)  # bytes that a copy in one series, and in two, asks for in advance
 _RUN = 1024  # bytes that are copied from one half of a block before the other
 _BLOCK = 512 << 10  # bytes whose halves, or parts, are read in turn
+_COPIED = _BLOCK + 4096  # the same for a copy: halves half a page apart, or loads wait for stores that look like theirs
 _SERIES = (2, 4, 8)  # parts of a block that are read in turn: which is fastest depends on the processor
 
 
@@ -94,11 +95,12 @@ def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Band
         _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), effort)
         for copy in (kernels.copy, kernels.copy_past_caches, kernels.copy_fetched)
     ]
-    if repeats == 1 and half % _BLOCK == 0:
-        steps, blocks = _BLOCK // (2 * _RUN), half // _BLOCK
-        copies.append(_best(lambda: kernels.copy_halves(address_of(other), address_of(data), steps, blocks), effort))
-    once_copied = 2 * (vectors // 2) * step
-    return Bandwidth(where, size, max(reads), once_copied * repeats / min(copies) / 1e9)
+    rates = [2 * (vectors // 2) * step * repeats / seconds / 1e9 for seconds in copies]
+    if repeats == 1 and half >= _COPIED:
+        steps, blocks = _COPIED // (2 * _RUN), half // _COPIED
+        seconds = _best(lambda: kernels.copy_halves(address_of(other), address_of(data), steps, blocks), effort)
+        rates.append(2 * blocks * _COPIED / seconds / 1e9)
+    return Bandwidth(where, size, max(reads), max(rates))
 
 
 def _best(call: Callable[[], object], effort: Effort) -> float:
@@ -132,7 +134,7 @@ def _kernels() -> _Kernels:
         _copy_text(target, "copy", ""),
         _copy_text(target, "past", _STREAMED),
         _copy_text(target, "fetched", _STREAMED, _AHEAD[0]),
-        _copy_text(target, "copy_halves", _STREAMED, _AHEAD[1], _BLOCK),
+        _copy_text(target, "copy_halves", _STREAMED, _AHEAD[1], _COPIED),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
     ]
     reads = [_read_text(target, "read"), *(_read_text(target, f"parts{n}", _BLOCK, n) for n in _SERIES)]

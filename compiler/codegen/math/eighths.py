@@ -26,10 +26,16 @@ _LOWERED = [root - (place << (F32.fraction_bits - _BITS)) for place, root in enu
 
 
 def _looked_up(places: Lanes, row: list[int]) -> Lanes:
-    """The bits at the place that the low three bits name."""
-    builder = places.scope.builder
-    function = declared(builder.module, "llvm.x86.avx2.permd", ir.FunctionType(_PLACES, [_PLACES, _PLACES]))
-    return Lanes(places.scope, places.element, builder.call(function, [ir.Constant(_PLACES, row), places.value]))
+    """The bits at the place that the low three bits name. Only this goes register by register: everything else is in vectors
+    of several, whose instructions take turns, so that the latency of one register hides behind the others."""
+
+    @by_registers(WIDTH)
+    def looked_up(places: Lanes) -> Lanes:
+        builder = places.scope.builder
+        function = declared(builder.module, "llvm.x86.avx2.permd", ir.FunctionType(_PLACES, [_PLACES, _PLACES]))
+        return Lanes(places.scope, places.element, builder.call(function, [ir.Constant(_PLACES, row), places.value]))
+
+    return looked_up(places)
 
 
 def _reduced(x: Lanes, shifter: float) -> tuple[Lanes, Lanes]:
@@ -40,14 +46,12 @@ def _reduced(x: Lanes, shifter: float) -> tuple[Lanes, Lanes]:
     return shifted.encoded(), fma(r * r, polynomial(r, coefficients.EXPONENTIAL_EIGHTHS["f32"]), r)
 
 
-@by_registers(WIDTH)
 def _exp(x: Lanes) -> Lanes:
     places, rest = _reduced(exponential.clamped(x), _SHIFTER + 2 * F32.bias)
     root = _looked_up(places, _ROOTS).decoded()
     return exponential.scaled(fma(root, rest, root), places >> _BITS)
 
 
-@by_registers(WIDTH)
 def _exp_of_ordinary(x: Lanes) -> Lanes:
     places, rest = _reduced(x, _SHIFTER)
     scaled = (_looked_up(places, _LOWERED) + (places << (F32.fraction_bits - _BITS))).decoded()

@@ -403,9 +403,9 @@ def through_double(function: Callable[..., Lanes]) -> Callable[..., Lanes]:
 
 
 def by_registers(lanes: int) -> Callable[[Callable[[Lanes], Lanes]], Callable[[Lanes], Lanes]]:
-    """For functions of f32 that need whole registers: operands of any width are computed register by register."""
+    """For functions of 32-bit lanes that need whole registers: operands of any width are computed register by register."""
     whole = ir.IntType(32)
-    kind, places = ir.VectorType(F32.real_type, lanes), ir.VectorType(whole, lanes)
+    places = ir.VectorType(whole, lanes)
 
     def decorate(function: Callable[[Lanes], Lanes]) -> Callable[[Lanes], Lanes]:
         @functools.wraps(function)
@@ -414,7 +414,8 @@ def by_registers(lanes: int) -> Callable[[Callable[[Lanes], Lanes]], Callable[[L
             inner = Scope(builder, scope.target, lanes)
             nothing = ir.Constant(x.value.type, ir.Undefined)
             if scope.width == 0:
-                single = builder.insert_element(ir.Constant(kind, ir.Undefined), x.value, whole(0))
+                empty = ir.Constant(ir.VectorType(x.element, lanes), ir.Undefined)
+                single = builder.insert_element(empty, x.value, whole(0))
                 result = function(Lanes(inner, x.element, single))
                 return Lanes(scope, x.element, builder.extract_element(result.value, whole(0)))
             if scope.width == lanes:
