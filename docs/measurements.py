@@ -1,4 +1,4 @@
-"""The numbers in decisions.md: `python -m docs.measurements [layout|prepack|fusion|llvm|memory|calls]`.
+"""The numbers in decisions.md: `python -m docs.measurements [layout|prepack|fusion|llvm|memory|calls|attention]`.
 
 Processor time of one thread, the best of several rounds, so that other work on the machine disturbs little. For speed
 beside other frameworks see `python -m benchmarks`.
@@ -127,7 +127,25 @@ def calls() -> None:
         print(f"loading it: {1e3 * seconds:.1f} ms for {path.stat().st_size} bytes")
 
 
-SUBJECTS = (layout, prepack, fusion, llvm, memory, calls)
+def attention() -> None:
+    """12 heads of 64 over sequences of a free length: time and scratch memory, forward and with gradients."""
+    row = ingot.f32["batch", 12, "time", 64]
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        return (q.attention(k, v) ** 2.0).sum()
+
+    forward = ingot.compile(lambda q, k, v: q.attention(k, v), row, row, row, threads=1)
+    backward = ingot.compile(ingot.grad(loss, wrt=(0, 1, 2)), row, row, row, threads=1)
+    for length in (16, 64, 128, 512, 2048, 4096):
+        arrays = np.random.default_rng(0).standard_normal((3, 1, 12, length, 64)).astype(np.float32)
+        rounds, calls = (10, 20) if length < 512 else (3, 1)
+        for name, exe in (("forward", forward), ("gradients", backward)):
+            seconds = best(lambda exe=exe, arrays=arrays: exe(*arrays), rounds, calls)
+            memory = exe.peak_bytes_for(batch=1, time=length)
+            print(f"attention over {length}, {name}: {1e3 * seconds:.3f} ms, {memory / 1e6:.1f} MB")
+
+
+SUBJECTS = (layout, prepack, fusion, llvm, memory, calls, attention)
 
 if __name__ == "__main__":
     wanted = sys.argv[1:] or [subject.__name__ for subject in SUBJECTS]

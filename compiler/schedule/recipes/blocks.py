@@ -28,7 +28,7 @@ from ingot.compiler.ir.rewriting import Rewriter
 from ingot.compiler.ir.scalar import Buffer, Load, Reduce, Scalar
 from ingot.compiler.ir.symbolic import Dim, Variable
 from ingot.compiler.ir.tensor import Definition, Kernel
-from ingot.compiler.schedule import build, scalars
+from ingot.compiler.schedule import build, partition, scalars
 from ingot.compiler.schedule.primitives import ScheduleError, simplify
 from ingot.compiler.schedule.recipes import contraction, elementwise, reduction, rows
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
@@ -90,13 +90,20 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         most_rows=MOST_ROWS // tile * tile,
         fewest_rows=FEWEST_TILES * tile,
         cache_bytes=CACHES * target.l2_bytes,
-        workers=-(-WORKERS // target.cores) * target.cores if options.parallel else 1,
+        workers=-(-WORKERS // target.cores) * target.cores if options.parallel and not _is_small(found) else 1,
     )
     decision = replace(decision, **options.decisions)
     try:
-        return _Emitter(kernel, found, decision, target, options).scheduled()
+        return _Emitter(kernel, found, decision, target).scheduled()
     except CannotPlace as error:
         raise ScheduleError(str(error)) from None
+
+
+def _is_small(found: Blocks) -> bool:
+    """Whether all products together take less time than threads need to begin."""
+    products = [part.definitions[0] for part in found.parts if is_product(part.definitions[0])]
+    sizes = ((*d.buffer.shape, *d.value.extents) for d in products if isinstance(d.value, Reduce))
+    return symbolic.less(sum(map(symbolic.product, sizes), start=0), partition.SERIAL_FLOPS) is True
 
 
 # --- recognition --------------------------------------------------------------------------------------------------
@@ -189,16 +196,12 @@ def _row_axes(
 def _variables(definition: Definition, axes: Mapping[Buffer, tuple[int | None, ...]]) -> dict[Dim, int]:
     """The row axes that variables of a definition run along, as far as is known."""
     found: dict[Dim, int] = {}
-    places = [(definition.buffer, definition.variables), *((load.buffer, load.index) for load in _all_loads(definition))]
+    places = [(definition.buffer, definition.variables), *((load.buffer, load.index) for load in scalars.loads(definition.value))]
     for buffer, index in places:
         for axis, entry in zip(axes.get(buffer, ()), index, strict=False):
             if axis is not None and isinstance(entry, Variable):
                 found.setdefault(entry, axis)
     return found
-
-
-def _all_loads(definition: Definition) -> list[Load]:
-    return scalars.loads(definition.value)
 
 
 def _sums(
@@ -213,7 +216,7 @@ def _sums(
         for variable, axis in variables.items():
             if by_axis.setdefault(axis, variable) is not variable:
                 return None
-        own = (Load(definition.buffer, definition.variables), *_all_loads(definition))
+        own = (Load(definition.buffer, definition.variables), *scalars.loads(definition.value))
         for load in own:
             for axis, entry in zip(axes[load.buffer] if load.buffer in inside else (), load.index, strict=False):
                 named = not isinstance(entry, int) and any(v in symbolic.atoms(entry) for v in variables)
@@ -243,14 +246,11 @@ def _is_whole(kernel: Kernel, found: Blocks, long: Sequence[int]) -> bool:
 
 
 class _Emitter:
-    def __init__(
-        self, kernel: Kernel, found: Blocks, decision: BlockDecision, target: Target, options: ScheduleOptions
-    ) -> None:
+    def __init__(self, kernel: Kernel, found: Blocks, decision: BlockDecision, target: Target) -> None:
         self.kernel = kernel
         self.found = found
         self.decision = decision
         self.target = target
-        self.options = options
         self.rows = Variable("rows", 1, decision.most_rows)  # of a block
         self.start = Variable("start", 0, None)  # its first row
         self.before = Variable("before", 0, None)  # blocks that have been added to the sums
@@ -442,7 +442,7 @@ class _Emitter:
 
             return build.loop("turn", symbolic.ceildiv(total - number, workers), unit)
 
-        kind = "parallel" if self.options.parallel else "serial"
+        kind = "parallel" if self.decision.workers > 1 else "serial"
         return build.loop("worker", workers, worker, kind)
 
     def _block(

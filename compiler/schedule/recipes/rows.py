@@ -2,8 +2,8 @@
 
 Threads take blocks of rows. A row is swept in as few passes as its reductions allow; reductions are gathered in
 vectors (lanes.py) and their results are scalars; a row vector that is expensive and needed again stays on the stack,
-or, when rows are long, in the memory of the output that is computed from it at last, or in scratch memory. Rows that come from memory are fetched while those before are computed, and
-results that no cache could hold are stored past the caches.
+or, when rows are long, in the memory of the output that is made of it at last, or in scratch memory. Rows that come
+from memory are fetched while those before are computed, and results that no cache could hold are stored past the caches.
 """
 
 from __future__ import annotations
