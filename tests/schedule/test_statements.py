@@ -18,7 +18,8 @@ def test_names_of_scratch_memory_that_comes_together():
     i = axes(mine.shape)[0]
     lines, own = statements.with_own_names((loops.Store(mine, (i,), Load(mine, (i,))),), (mine, taken), (taken,))
     assert [b.name for b in own] == ["t_1", "t_2"]
-    assert {b for line in lines for b in (line.buffer, line.value.buffer)} == {own[0]}
+    assert [store.buffer for store in statements.stores(lines)] == [own[0]]
+    assert [load.buffer for load in statements.loads_in(lines)] == [own[0]]
 
 
 def test_a_program_for_empty_rows_too_has_no_name_twice():

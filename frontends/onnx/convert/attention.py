@@ -86,8 +86,8 @@ def attention(
     flat = q.rank == 3
     ranks = tuple(t.rank for t in (q, k, v))
     op.require(ranks in ((3, 3, 3), (4, 4, 4)), Kind.BAD_SHAPE, f"queries, keys and values have {ranks} axes; all have 3, or 4")
-    for past in filter(None, (past_key, past_value)):
-        op.require(past.rank == 4, Kind.BAD_SHAPE, f"a past key or value is {past.type!r}; it has 4 axes")
+    for past in (past_key, past_value):
+        op.require(past is None or past.rank == 4, Kind.BAD_SHAPE, "a past key or value has 4 axes")
     if flat:
         heads = op.get("kv_num_heads")
         q, k, v = heads_of(q, op.get("q_num_heads")), heads_of(k, heads), heads_of(v, heads)

@@ -332,6 +332,7 @@ def imputer(op: Call, x: Tensor) -> Any:
 @onnx_op("FeatureVectorizer", domain=ML, least_ranks={0: 1})
 def feature_vectorizer(op: Call, *parts: Tensor) -> Any:
     """Columns side by side; each part is cut or filled to its declared width."""
+    op.require(all(p.rank >= 1 for p in parts), Kind.BAD_SHAPE, "an input has no axes; each has 1 or more")
     widths = op.get("inputdimensions", [int(rows(p).shape[1]) for p in parts])  # type: ignore[arg-type]
     op.require(len(widths) == len(parts), Kind.BAD_ATTRIBUTE, f"{len(widths)} widths for {len(parts)} inputs")
     made = []
