@@ -134,3 +134,26 @@ def test_padding_to_a_whole_number_of_strides():
     for length in (10, 11, 14, 15, 43):
         x = np.linspace(0, 1, 2 * length, dtype=np.float32).reshape(1, 2, length)
         np.testing.assert_allclose(exe(x), run_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_frames_of_a_waveform_are_counted():
+    """torch.export counts the frames of strided convolutions as sizes: (samples // 80 - 3) / 2 + 1, which ONNX rounds
+    towards 0. A program for recordings that are longer than the windows needs no stage; shorter ones have their own."""
+    x = np.zeros((1, 400), np.float32)
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape one", "samples"),
+        node("Div", "samples eighty", "blocks"),
+        node("Sub", "blocks three", "less"),
+        node("Div", "less two", "half"),
+        node("Add", "half one", "frames"),
+        node("Range", "zero frames one", "places"),
+        node("Cast", "places", "y", to=1),
+    ]
+    numbers = {"zero": 0, "one": 1, "two": 2, "three": 3, "eighty": 80}
+    model = model_of(nodes, [info("x", x, ["batch", "samples"])], ["y"], {n: np.int64(v) for n, v in numbers.items()})
+    exe = ingot.compile(ingot.load_onnx(model))
+    assert not hasattr(exe, "host_nodes")
+    for samples in (100, 240, 400, 16000):
+        given = {"x": np.zeros((1, samples), np.float32)}
+        np.testing.assert_array_equal(exe(**given), np.arange(int((samples // 80 - 3) / 2) + 1))
