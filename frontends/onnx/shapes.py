@@ -20,7 +20,7 @@ from ingot.compiler.ops.base import DimsDiffer
 from ingot.frontends.onnx.elements import element
 from ingot.frontends.onnx.values import Dims, Ratio, known
 
-LARGEST_LEAST = 64  # of a size that is assumed to be at least so large
+LARGEST_LEAST = 4096  # of a size that is assumed to be at least so large: a window of samples, not a whole recording
 
 Rule = Callable[..., Any]
 _RULES: dict[str, Rule] = {}
@@ -154,7 +154,15 @@ def _assume_nonnegative(dim: Any) -> None:
     if not needed or not _suffices(dim, dict.fromkeys(needed, LARGEST_LEAST)):
         raise Undecided
     symbol, *others = needed
-    least = next(n for n in range(LARGEST_LEAST + 1) if _suffices(dim, {symbol: n} | dict.fromkeys(others, LARGEST_LEAST)))
+    rest = dict.fromkeys(others, LARGEST_LEAST)
+    short = symbol.lower or 0  # does not suffice; what `least` is does
+    least = LARGEST_LEAST
+    while least - short > 1:
+        middle = (short + least) // 2
+        if _suffices(dim, {symbol: middle} | rest):
+            least = middle
+        else:
+            short = middle
     larger = Symbol(symbol.name, least, symbol.upper)
     raise DimsDiffer(f"whether {dim} is negative decides how sizes are rounded", symbol, larger)
 

@@ -21,7 +21,7 @@ def test_third_power_is_two_products():
     """GELU by its tanh has Pow(x, 3). Products are off by 1.5 units in the last place at most, and exact where pow is."""
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, 3e38, -1e-30, 5.0, -7.0]
     x = np.concatenate([special, np.linspace(-3, 3, 100)]).astype(np.float32)
-    model = model_of([node("Pow", "x three", "y")], [info("x", x, ["n"])], ["y"], {"three": np.float32(3)})
+    model = model_of([node("Pow", "x three", "y")], [info("x", x, ["n"])], ["y"], {"three": np.asarray(3, np.float32)})
     assert "pow" not in ops_of(model)
     (found,) = run(model, {"x": x})
     with np.errstate(over="ignore"):
@@ -51,7 +51,7 @@ def test_positions_after_a_memory():
         node("Softmax", "heads", "y"),
     ]
     weights = {
-        "table": np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8), "two": np.int64(2), "zero": np.array([0]), "end": np.array([99]),
+        "table": np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8), "two": np.asarray(2), "zero": np.array([0]), "end": np.array([99]),
         "one": np.array([1]), "only_first": np.array([0]), "second": np.array([1]), "minus": np.array([-1]), "four": np.array([4]),
     }  # fmt: skip
     inputs = [
@@ -124,7 +124,7 @@ def test_padding_to_a_whole_number_of_strides():
         node("Conv", "padded w", "y", strides=[stride]),
     ]
     weights = {
-        "two": np.int64(2), "kernel": np.int64(kernel), "padding": np.int64(padding), "stride": np.int64(stride),
+        "two": np.asarray(2), "kernel": np.int64(kernel), "padding": np.int64(padding), "stride": np.int64(stride),
         "stride_float": np.float32(stride), "one_float": np.float32(1), "one": np.int64(1), "zero": np.array([0]),
         "zeros": np.zeros(5, np.int64), "w": np.linspace(-1, 1, 40, dtype=np.float32).reshape(2, 2, 10),
     }  # fmt: skip
@@ -134,3 +134,26 @@ def test_padding_to_a_whole_number_of_strides():
     for length in (10, 11, 14, 15, 43):
         x = np.linspace(0, 1, 2 * length, dtype=np.float32).reshape(1, 2, length)
         np.testing.assert_allclose(exe(x), run_onnxruntime(model, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
+def test_frames_of_a_waveform_are_counted():
+    """torch.export counts the frames of strided convolutions as sizes: (samples // 80 - 3) / 2 + 1, which ONNX rounds
+    towards 0. A program for recordings that are longer than the windows needs no stage; shorter ones have their own."""
+    x = np.zeros((1, 400), np.float32)
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape one", "samples"),
+        node("Div", "samples eighty", "blocks"),
+        node("Sub", "blocks three", "less"),
+        node("Div", "less two", "half"),
+        node("Add", "half one", "frames"),
+        node("Range", "zero frames one", "places"),
+        node("Cast", "places", "y", to=1),
+    ]
+    numbers = {"zero": 0, "one": 1, "two": 2, "three": 3, "eighty": 80}
+    model = model_of(nodes, [info("x", x, ["batch", "samples"])], ["y"], {n: np.asarray(v) for n, v in numbers.items()})
+    exe = ingot.compile(ingot.load_onnx(model))
+    assert not hasattr(exe, "host_nodes")
+    for samples in (100, 240, 400, 16000):
+        given = {"x": np.zeros((1, samples), np.float32)}
+        np.testing.assert_array_equal(exe(**given), np.arange(int((samples // 80 - 3) / 2) + 1))
