@@ -90,14 +90,18 @@ def without_idle_taps(builder: Builder, value: Value) -> Value | None:
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
-    sizes = (*x.shape[1:-1], *value.shape[1:-1], *(p for side in op.padding for p in side))
+    sizes = (*w.shape, *x.shape[1:-1], *value.shape[1:-1], *(p for side in op.padding for p in side))
     if op.layout != "channels_last" or not all(isinstance(size, int) for size in sizes) or not winograd.is_constant(w):
         return None
     weight: Any = Node(builder, w)
     sides = []
     for axis, ((low, high), step) in enumerate(zip(op.padding, op.dilation, strict=True)):
-        taps = w.shape[axis]
-        size, count, stride = x.shape[1 + axis], value.shape[1 + axis], op.strides[axis]
+        taps, size, count, stride = w.shape[axis], x.shape[1 + axis], value.shape[1 + axis], op.strides[axis]
+        assert isinstance(low, int)
+        assert isinstance(high, int)
+        assert isinstance(taps, int)
+        assert isinstance(size, int)
+        assert isinstance(count, int)
         met = [tap for tap in range(taps) if _meets(size, count, stride, low - tap * step)]
         if not met:
             return None

@@ -191,6 +191,6 @@ def _places(x: np.ndarray, indices: np.ndarray, batched: int) -> tuple[np.ndarra
 def _replaced(call: Any, x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
     if call.get("reduction", "none") != "none":
         raise ProblemError(Kind.BAD_ATTRIBUTE, f"strings have no reduction {call.get('reduction')!r}")
-    made = x.copy()
+    made: Any = x.copy()
     made[places] = updates
     return made
