@@ -188,9 +188,9 @@ def _places(x: np.ndarray, indices: np.ndarray, batched: int) -> tuple[np.ndarra
     return (*np.indices(indices.shape[:-1], sparse=True)[:batched], *rows)
 
 
-def _replaced(call: Any, x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
+def _replaced(call: Any, x: Any, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
     if call.get("reduction", "none") != "none":
         raise ProblemError(Kind.BAD_ATTRIBUTE, f"strings have no reduction {call.get('reduction')!r}")
-    made: Any = x.copy()
+    made = x.copy()
     made[places] = updates
     return made
