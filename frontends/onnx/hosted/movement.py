@@ -175,7 +175,7 @@ def _along(x: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, .
     """Where the elements are that an array of indices along one axis names."""
     if indices.ndim != x.ndim:
         raise ProblemError(Kind.BAD_SHAPE, f"{indices.ndim} axes of indices for {x.ndim} axes")
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[Any] = list(np.indices(indices.shape, sparse=True))
     places[_axis(axis, x.ndim)] = indices
     return tuple(places)
 
@@ -188,7 +188,7 @@ def _places(x: np.ndarray, indices: np.ndarray, batched: int) -> tuple[np.ndarra
     return (*np.indices(indices.shape[:-1], sparse=True)[:batched], *rows)
 
 
-def _replaced(call: Any, x: Any, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
+def _replaced(call: Any, x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
     if call.get("reduction", "none") != "none":
         raise ProblemError(Kind.BAD_ATTRIBUTE, f"strings have no reduction {call.get('reduction')!r}")
     made = x.copy()
