@@ -7,6 +7,10 @@ for channels last, one group and no padding; a stride picks the elements of x th
 contractions (blocked weights, merged axes) then applies to them; transposes around them become letters here, unless
 the sum is so long that the transposes cost little beside it.
 
+    convolution(x[n, 1, 1, c], w[3, 3, c, o]), padded  ->  convolution(x, w[1:2, 1:2])
+
+where taps of a known weight meet padding only, whatever the place: layers at the end of a network, of images of a pixel or two.
+
     convolution(x, w[r, s, c, g * o]), g groups      ->  blocked_convolution(x, w[g, r, s, c, o])
 
 when a group has enough outputs for vectors: its channels are then summed without asking to which group they belong.
@@ -79,6 +83,38 @@ def _picked(builder: Builder, x: Value, strides: tuple[int, ...]) -> Any:
     for axis, stride in enumerate(strides):
         node = movement.part(node, 1 + axis, 0, node.shape[1 + axis], stride)
     return node
+
+
+def without_idle_taps(builder: Builder, value: Value) -> Value | None:
+    """convolution(x, w), of which taps meet padding only -> convolution(x, w without them)"""
+    op = value.op
+    assert isinstance(op, Convolution)
+    x, w = value.args
+    sizes = (*w.shape, *x.shape[1:-1], *value.shape[1:-1], *(p for side in op.padding for p in side))
+    if op.layout != "channels_last" or not all(isinstance(size, int) for size in sizes) or not winograd.is_constant(w):
+        return None
+    weight: Any = Node(builder, w)
+    sides = []
+    for axis, ((low, high), step) in enumerate(zip(op.padding, op.dilation, strict=True)):
+        taps, size, count, stride = w.shape[axis], x.shape[1 + axis], value.shape[1 + axis], op.strides[axis]
+        assert isinstance(low, int)
+        assert isinstance(high, int)
+        assert isinstance(taps, int)
+        assert isinstance(size, int)
+        assert isinstance(count, int)
+        met = [tap for tap in range(taps) if _meets(size, count, stride, low - tap * step)]
+        if not met:
+            return None
+        first, end = min(met[0], max(low, 0) // step), max(met[-1] + 1, taps - max(high, 0) // step)
+        weight = movement.part(weight, axis, first, end, 1)
+        sides.append((low - first * step, high - (taps - end) * step))
+    return None if weight.shape == w.shape else builder.emit(replace(op, padding=tuple(sides)), x, weight.value)
+
+
+def _meets(size: int, count: int, stride: int, before: int) -> bool:
+    """Whether a tap that is so far before an image at the first of its places is in the image at one of them."""
+    place = max(0, -(-before // stride))
+    return place < count and place * stride - before < size
 
 
 def convolution(builder: Builder, value: Value) -> Value | None:
@@ -183,6 +219,7 @@ def _is_short(value: Value) -> bool:
     return symbolic.less_equal(depth, SHORT_SUM) is True
 
 
+without_idle_taps.ops = (Convolution,)  # type: ignore[attr-defined]
 convolution.ops = (Convolution,)  # type: ignore[attr-defined]
 weight_gradient.ops = (ConvolutionWeightGradient,)  # type: ignore[attr-defined]
 
@@ -190,4 +227,4 @@ grouped.ops = (Convolution,)  # type: ignore[attr-defined]
 short_operand.ops = (Contract,)  # type: ignore[attr-defined]
 short_result.ops = (Transpose,)  # type: ignore[attr-defined]
 
-RULES: tuple[Rule, ...] = (convolution, weight_gradient, grouped, short_operand, short_result)
+RULES: tuple[Rule, ...] = (without_idle_taps, convolution, weight_gradient, grouped, short_operand, short_result)

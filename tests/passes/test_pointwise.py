@@ -1,5 +1,6 @@
 """Convolutions with one tap are matrix products."""
 
+import numpy as np
 import pytest
 
 from ingot.compiler.ir.graph import Builder, Graph
@@ -126,3 +127,30 @@ def test_dilated_convolutions_stay_where_nothing_is_interpolated():
     as_defined = Pointwise().configured(Options(winograd=False), Target.host())
     assert names(as_defined(graph)) == ["convolution"]
     assert names(Pointwise()(graph)) != ["convolution"]
+
+
+@pytest.mark.parametrize(
+    ("size", "taps", "padding", "strides", "dilation", "kept"),
+    [
+        ((1, 1), (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)),
+        ((2, 1), (3, 3), (1, 1), (1, 1), (1, 1), (3, 1)),
+        ((2, 2), (3, 3), (1, 1), (2, 2), (1, 1), (2, 2)),
+        ((2, 3), (5, 5), (2, 2), (1, 1), (1, 1), (3, 5)),
+        ((3, 3), (3, 3), (4, 4), (1, 1), (4, 4), (1, 1)),
+        ((4, 5), (3, 3), (1, 1), (1, 1), (1, 1), (3, 3)),
+    ],
+)
+@pytest.mark.parametrize("role", ["constant", "argument"])
+def test_taps_that_meet_padding_only_are_left_out(size, taps, padding, strides, dilation, kept, role):
+    """Of a weight that is known: others would be copied at every call."""
+    builder = Builder()
+    x = builder.input("x", f64["n", *size, 3])
+    weight = np.random.default_rng(0).standard_normal((*taps, 3, 4))
+    w = builder.input("w", f64[*taps, 3, 4], role)
+    sides = tuple((p, p) for p in padding)
+    op = Convolution(**{**PLAIN, "strides": strides, "padding": sides, "dilation": dilation})
+    graph = Graph("g", builder.inputs, (builder.emit(op, x, w),), constants={"w": weight} if role == "constant" else {})
+    made = Pointwise()(graph)
+    sizes = [v.args[1].shape[:2] for v in made.body if isinstance(v.op, Convolution)]
+    assert sizes == ([] if kept == (1, 1) and role == "constant" else [kept if role == "constant" else taps])
+    same_meaning(graph, made, 1e-12)
