@@ -180,7 +180,7 @@ def test_short_sums_are_written_out(depth, unroll):
 def test_short_sums_over_several_axes_are_written_out(channels, written_out):
     """The first layer of most networks of images: 27 products. The axis along which windows overlap stays a loop."""
     scheduled = check(kernels.convolution(1, channels, 9, 16, 3))
-    found = [s.kind for s in walk(scheduled.function.body) if isinstance(s, For) and s.variable.name.startswith("k")]
+    found = [s.kind for s in walk(scheduled.function.body) if isinstance(s, For) and str(s.variable).startswith("k")]
     assert (found == ["unrolled", "serial", "unrolled"] * (len(found) // 3)) == written_out
 
 
