@@ -21,6 +21,7 @@ from ingot.runtime.abi import ALIGNMENT
 from ingot.runtime.storage import address_of
 
 PAGE = mmap.PAGESIZE
+NO_ACCESS = 0  # PROT_NONE
 PATTERN = 0xC5  # of bytes beside an array
 UNWRITTEN = 0xFF  # of an array that nobody has written to: NaNs
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -48,7 +49,7 @@ class Guards:
         except OSError as error:
             raise MemoryError(f"no room for {room} bytes: {error}") from None
         for forbidden in (0, PAGE + room):
-            if _protect(address_of(whole) + forbidden, PAGE, mmap.PROT_NONE if hasattr(mmap, "PROT_NONE") else 0):
+            if _protect(address_of(whole) + forbidden, PAGE, NO_ACCESS):
                 raise OSError(ctypes.get_errno(), "mprotect")
         between = whole[PAGE : PAGE + room]
         start = (room - size) // alignment * alignment if self.behind else 0

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 
@@ -31,7 +32,7 @@ TYPES = (
     TensorProto.BOOL, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.UINT64, TensorProto.COMPLEX64, TensorProto.BFLOAT16,
     TensorProto.FLOAT8E4M3FN, TensorProto.UINT4, TensorProto.INT4,
 )  # fmt: skip
-VALUES = {
+VALUES: dict[int, Any] = {
     AttributeProto.FLOAT: FLOATS,
     AttributeProto.INT: INTEGERS,
     AttributeProto.STRING: TEXTS,
