@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -88,12 +87,6 @@ NODES: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     ),
     "rotation": ("RotaryEmbedding", [f32(1, 2, 3, 4), f32(9, 2), f32(9, 2), i64([0, 1, 8])], {"opset": 23}),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as made:
-        yield made
 
 
 def check(worker: Worker, model: ModelProto, inputs: dict[str, Any]) -> None:

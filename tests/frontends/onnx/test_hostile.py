@@ -9,36 +9,25 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import FunctionProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from PIL import Image
 
 import ingot
 from ingot.frontends.onnx.doctor import check_onnx
 from ingot.frontends.onnx.hosted.patterns import Pattern
 from ingot.frontends.onnx.problems import OnnxError, ProblemError
-from ingot.runtime.errors import ExecutionError
+from tests.frontends.onnx.attempts import LIMITS, attempt, node, refused
 from tests.frontends.onnx.building import info, model_of
-from tests.fuzz.onnx_worker import Limits, Outcome, Worker
+from tests.fuzz.onnx_worker import Limits, Worker
 
-LIMITS = Limits(seconds=10, megabytes=1000)
 FLOATS = np.zeros(4, np.float32)
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as made:
-        yield made
-
-
-def node(op: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
-    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
 
 
 def small_model() -> ModelProto:
@@ -51,12 +40,6 @@ def small_model() -> ModelProto:
     ]
     inputs = [info("x", FLOATS), info("c", np.array(True))]
     return model_of(nodes, inputs, [info("y", FLOATS)], {"w": np.arange(4, dtype=np.float32)})
-
-
-def refused(outcome: Outcome, *words: str) -> None:
-    assert outcome.kind == "refused", f"{outcome.kind}: {outcome.detail}"
-    for word in words:
-        assert word in outcome.detail, outcome.detail
 
 
 # --- files that are not whole -----------------------------------------------------------------------
@@ -86,10 +69,6 @@ def test_something_else_entirely(worker: Worker, tmp_path: Path):
 
 
 # --- graphs -----------------------------------------------------------------------------------------
-
-
-def attempt(worker: Worker, model: ModelProto, **inputs: Any) -> Outcome:
-    return worker.attempt(model.SerializeToString(), inputs, LIMITS)
 
 
 def test_cycle(worker: Worker):
@@ -599,239 +578,3 @@ def test_patterns_mean_what_they_mean_to_python(pattern: str):
     letters = ["", "a", "b", "c", "x", "y", "]", "\n", " "]
     for text in map("".join, itertools.product(letters, repeat=3)):
         assert compiled.matches(text) == (re.fullmatch(pattern, text) is not None), text
-
-
-# --- values that programs and the host meet -----------------------------------------------------------
-
-
-def test_an_index_is_checked_before_what_it_addresses_is_read(worker: Worker):
-    """Halves of each row are read by lanes under a condition; the address does not change in the inner loop."""
-    table, places = np.zeros((50, 4), np.float32), np.array([[1, 1 << 40, -(1 << 62)]])
-    x = np.zeros((1, 3, 32), np.float32)
-    turn = helper.make_node("RotaryEmbedding", ["x", "t", "t", "i"], ["y"], num_heads=4)
-    model = model_of([turn], [info("x", x), info("t", table), info("i", places)], ["y"], opset=23)
-    refused(attempt(worker, model, x=x, t=table, i=places), f"index {1 << 40}", "extent 50")
-
-
-@pytest.mark.parametrize(("length", "expected"), [(5, 0), (7, 2), (3, None)])
-def test_the_greatest_of_a_number_that_may_be_none(worker: Worker, length: int, expected: int | None):
-    nodes = [node("Shape", "x", "s"), node("Sub", "s five", "k"), node("TopK", "x k", "y places")]
-    x = np.arange(length, dtype=np.float32)
-    model = model_of(nodes, [info("x", x, ["n"])], ["y"], {"five": np.array([5])})
-    outcome = attempt(worker, model, x=x)
-    assert outcome.kind == ("refused" if expected is None else "ran"), outcome
-    if expected is not None:
-        np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(x), x[::-1][:expected])
-
-
-@pytest.mark.parametrize("shape", [["n + 1"], ["2*n", 4], ["n*m"]], ids=str)
-def test_dims_that_only_expressions_show(shape: list[Any]):
-    """n of n + 1 is found from the extent; where it cannot be, the program is made for the shapes of the call."""
-    x = np.ones([4] * len(shape), np.float32)
-    program = ingot.compile(ingot.load_onnx(model_of([node("NonZero", "x", "i"), node("Neg", "x", "y")], [info("x", x, shape)], ["y", "i"])))
-    found, places = program(x)
-    np.testing.assert_array_equal(found, -x)
-    np.testing.assert_array_equal(places, np.stack(np.nonzero(x)))
-
-
-@pytest.mark.parametrize("op", ["Identity", "Optional", "OptionalGetElement"])
-def test_strings_are_handed_on(op: str):
-    text = helper.make_tensor_value_info("x", TensorProto.STRING, [2])
-    program = ingot.compile(ingot.load_onnx(model_of([node(op, "x", "h"), node("StringConcat", "h h", "y")], [text], ["y", "h"])))
-    y, h = program(np.array(["a", "b"], object))
-    assert (y.tolist(), h.tolist()) == (["aa", "bb"], ["a", "b"])
-
-
-def test_negative_powers_of_known_integers():
-    """A literal is what the program would compute: the integer part of the fraction."""
-    x = np.array([1, -1, 2, 0, -1], np.int64)
-    weights = {"a": x, "b": np.array([-1, -3, -1, -2, -2], np.int64)}
-    model = model_of([node("Pow", "a b", "p"), node("Add", "x p", "y")], [info("x", x)], ["y"], weights)
-    np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(np.zeros(5, np.int64)), [1, -1, 0, 0, 1])
-
-
-def test_a_result_that_the_host_has_no_memory_for(worker: Worker):
-    """Tiles whose number changes from call to call are the host's; the second call asks for too many."""
-    model = model_of([node("Tile", "x r", "y")], [info("x", FLOATS), info("r", np.array([1]))], ["y"])
-    program = ingot.compile(ingot.load_onnx(model))
-    for repeats in (1, 2, 3):
-        assert program(FLOATS, np.array([repeats])).shape == (4 * repeats,)
-    with pytest.raises((OnnxError, MemoryError), match=r"(?s)O118.*Tile"):
-        program(FLOATS, np.array([1 << 44]))
-
-
-@pytest.mark.parametrize("extent", [-1, -(1 << 40)])
-@pytest.mark.parametrize("op", ["ConstantOfShape", "HannWindow", "Tile", "Multinomial", "RandomNormal"])
-def test_extents_are_not_negative(op: str, extent: int):
-    attributes: dict[str, Any] = {"Multinomial": {"sample_size": extent}, "RandomNormal": {"shape": [extent]}}.get(op, {})
-    inputs = {"Tile": "x e", "Multinomial": "q", "RandomNormal": ""}.get(op, "e")
-    weights = {"e": np.array([extent]), "q": np.zeros((1, 3), np.float32)}
-    (problem,) = check_onnx(model_of([node(op, inputs, "y", **attributes)], [info("x", FLOATS)], ["y"], weights))
-    assert problem.code == "O112", problem
-    assert op in problem.node
-
-
-def test_an_op_before_its_first_opset_is_held_to_its_first_description():
-    """Optimisers write such nodes; what is missing is named, not met by a converter."""
-    bare = helper.make_node("Gelu", [""], ["y"])
-    (problem,) = check_onnx(model_of([bare], [info("x", FLOATS)], ["y"], opset=17))
-    assert problem.code == "O110"
-    assert check_onnx(model_of([node("Gelu", "x", "y")], [info("x", FLOATS)], ["y"], opset=17)) == []
-
-
-@pytest.mark.parametrize(
-    ("op", "values", "attributes"),
-    [("SequenceAt", "x i", {}), ("HannWindow", "s", {}), ("Neg", "s", {}), ("ConcatFromSequence", "x", {"axis": 0})],
-)
-def test_a_sequence_is_no_tensor(op: str, values: str, attributes: dict[str, Any]):
-    nodes = [node("SequenceConstruct", "x x", "s"), node(op, values, "y", **attributes)]
-    (problem,) = check_onnx(model_of(nodes, [info("x", FLOATS)], ["y"], {"i": np.array(0)}))
-    assert problem.code == "O111", problem
-
-
-def test_an_output_has_a_name():
-    model = model_of([helper.make_node("Dropout", ["x"], ["y", ""])], [info("x", FLOATS)], ["y", ""])
-    assert [p.code for p in check_onnx(model)] == ["O105"]
-
-
-def test_a_function_needs_an_input_that_its_call_leaves_out():
-    """Also where the body hands it on before a node needs it."""
-    opsets = [helper.make_opsetid("", 21)]
-    body = [node("Identity", "b", "c"), node("Add", "a c", "z")]
-    add = helper.make_function("local", "Plus", ["a", "b"], ["z"], body, opsets)
-    call = helper.make_node("Plus", ["x"], ["y"], "sum", domain="local")
-    (problem,) = check_onnx(model_of([call], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=[add]))
-    assert problem.code == "O110", problem
-    assert "sum" in problem.node
-
-
-def test_an_empty_result_with_enormous_extents(worker: Worker):
-    """NumPy limits the product of the extents that are not 0, also of an array without elements."""
-    sizes = np.array([0, 1 << 40, 1 << 40])
-    model = model_of([node("ConstantOfShape", "s", "y")], [info("s", sizes)], ["y"])
-    refused(attempt(worker, model, s=sizes), "O118", "ConstantOfShape")
-
-
-def test_the_determinant_of_nothing_is_one():
-    x = np.zeros((2, 0, 0), np.float32)
-    program = ingot.compile(ingot.load_onnx(model_of([node("Det", "x", "y")], [info("x", x)], ["y"])))
-    np.testing.assert_array_equal(program(x), np.ones(2, np.float32))
-
-
-def test_an_empty_constant_with_enormous_extents(worker: Worker):
-    shape = helper.make_node("Constant", [], ["s"], value_ints=[0, 1 << 40, 1 << 40])
-    refused(attempt(worker, model_of([shape, node("ConstantOfShape", "s", "y")], [], ["y"])), "O118", "ConstantOfShape")
-
-
-# --- values that the host is told, and converters that say what they take for granted ------------------------------
-
-
-@pytest.mark.parametrize(
-    ("op", "x", "sizes", "words"),
-    [
-        ("Expand", np.zeros((3, 1), np.float32), [2, 2, 3], ("O112", "Expand")),
-        ("Expand", np.zeros((3, 1), np.float32), [-1, 3], ("Expand", "-1")),
-        ("Tile", np.zeros((3, 1), np.float32), [1 << 40, 1 << 40], ("O118", "Tile")),
-        ("Tile", np.zeros((3, 1), np.float32), [-1, 3], ("Tile", "-1")),
-        ("Reshape", np.zeros((3, 1), np.float32), [2, 2], ("Reshape", "[2, 2]")),
-        ("Reshape", np.zeros((3, 1), np.float32), [-1, -1], ("Reshape",)),
-    ],
-    ids=str,
-)
-def test_shapes_that_change_from_call_to_call(op: str, x: np.ndarray, sizes: list[int], words: tuple[str, ...]):
-    """From the second shape on, the host runs the node: it says what does not fit, as the compiler did."""
-    fine = [[3, 4], [3, 2]] if op != "Reshape" else [[1, 3], [3, 1]]
-    model = model_of([node(op, "x s", "y")], [info("x", x), info("s", np.array(sizes))], ["y"])
-    made = ingot.compile(ingot.load_onnx(model))
-    for shape in fine:
-        made(x, np.array(shape))
-    with pytest.raises(OnnxError) as caught:
-        made(x, np.array(sizes))
-    assert all(word in str(caught.value) for word in words), caught.value
-    assert "O120" not in str(caught.value)
-
-
-@pytest.mark.parametrize("index", [1, 5, -2, 1 << 40])
-@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND"])
-def test_an_index_into_one_element_is_checked(op: str, index: int):
-    """Only 0 is inside, so nothing has to be computed: except whether it is 0."""
-    x = np.arange(4, dtype=np.float32).reshape(1, 4)
-    indices = {"Gather": np.array([index]), "GatherElements": np.full((1, 4), index), "GatherND": np.array([[index]])}[op]
-    made = ingot.compile(ingot.load_onnx(model_of([node(op, "x i", "y")], [info("x", x), info("i", indices)], ["y"])))
-    made(x, np.zeros_like(indices))
-    with pytest.raises(ExecutionError, match=str(index)):
-        made(x, indices)
-
-
-@pytest.mark.parametrize("place", [-1, 4, 1 << 40, -(1 << 63)])
-def test_a_cache_is_written_inside(place: int):
-    past, update = np.zeros((1, 1, 4, 3), np.float32), np.ones((1, 1, 1, 3), np.float32)
-    where = np.array([place])
-    model = model_of([node("TensorScatter", "p u w", "y")], [info("p", past), info("u", update), info("w", where)], ["y"], opset=24)
-    made = ingot.compile(ingot.load_onnx(model))
-    assert made(past, update, np.array([3]))[0, 0, 3].tolist() == [1, 1, 1]
-    with pytest.raises(ExecutionError, match="out of range"):
-        made(past, update, where)
-
-
-def test_a_cache_shorter_than_its_update():
-    past, update = np.zeros((1, 1, 2, 3), np.float32), np.ones((1, 1, 3, 3), np.float32)
-    model = model_of([node("TensorScatter", "p u", "y")], [info("p", past), info("u", update)], ["y"], opset=24)
-    (problem,) = check_onnx(model)
-    assert problem.code == "O112"
-    empty = info("u", update[:, :, :0])
-    made = ingot.compile(ingot.load_onnx(model_of([node("TensorScatter", "p u", "y")], [info("p", past), empty], ["y"], opset=24)))
-    np.testing.assert_array_equal(made(past, update[:, :, :0]), past)
-
-
-def test_one_of_many_inputs_is_left_out():
-    adagrad = helper.make_node("Adagrad", ["r", "t", "", "g", "h"], ["x_new", "h_new"], domain="ai.onnx.preview.training")
-    scalar = [info("r", np.float32(1)), info("t", np.int64(1))]
-    model = model_of([adagrad], [*scalar, info("g", FLOATS), info("h", FLOATS)], ["x_new", "h_new"], domains={"ai.onnx.preview.training": 1})
-    assert {p.code for p in check_onnx(model)} == {"O110"}
-
-
-@pytest.mark.parametrize(
-    ("values", "code"),
-    [({"num_scan_inputs": 1 << 31}, "O109"), ({"num_scan_inputs": 0}, "O109"), ({"num_scan_inputs": 1, "scan_input_axes": [0, 1]}, "O109")],
-    ids=str,
-)
-def test_scan_over_what_it_has_not(values: dict[str, Any], code: str):
-    body = helper.make_graph([node("Add", "a b", "c")], "body", [info("a", FLOATS[0]), info("b", FLOATS[0])], [info("c", FLOATS[0])])
-    scan = helper.make_node("Scan", ["s", "x"], ["y"], body=body, **values)
-    model = model_of([scan], [info("s", FLOATS[0]), info("x", FLOATS)], ["y"])
-    assert [p.code for p in check_onnx(model)] == [code]
-
-
-@pytest.mark.parametrize("depth", [np.nan, np.inf])
-def test_a_size_that_is_no_number(depth: float):
-    values = {"d": np.array([depth], np.float32), "v": np.array([0, 1], np.float32)}
-    (problem,) = check_onnx(model_of([node("OneHot", "i d v", "y")], [info("i", np.array([1]))], ["y"], values))
-    assert problem.code == "O119", problem
-
-
-def test_a_forest_of_open_width():
-    """What a converter must know and the file leaves open is known at the call."""
-    tree = {"nodes_truenodeids": [0], "nodes_falsenodeids": [1], "nodes_trueleafs": [1], "nodes_falseleafs": [1],
-            "tree_roots": [0], "nodes_featureids": [1], "leaf_targetids": [0, 0]}  # fmt: skip
-    arrays = {"nodes_splits": np.array([0.5]), "leaf_weights": np.array([1.0, 2.0]), "nodes_modes": np.array([0], np.uint8)}
-    tensors = {name: numpy_helper.from_array(array) for name, array in arrays.items()}
-    ensemble = helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **tree, **tensors)
-    x = np.array([[0.0, 0.4], [0.0, 0.6]])
-    model = model_of([ensemble], [info("x", x, ["rows", "width"])], ["y"], domains={"ai.onnx.ml": 5})
-    assert check_onnx(model) == []
-    np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(x), [[1.0], [2.0]])
-
-
-def test_a_transposed_convolution_of_which_nothing_is_left():
-    x, w = np.ones((1, 1, 3, 3), np.float32), np.ones((1, 2, 3, 3), np.float32)
-    for fields in ({}, {"strides": [2, 2]}, {"dilations": [2, 2]}):
-        transposed = node("ConvTranspose", "x w", "y", output_shape=[0, 3], **fields)
-        made = ingot.compile(ingot.load_onnx(model_of([transposed], [info("x", x), info("w", w)], ["y"])))
-        assert made(x, w).shape == (1, 2, 0, 3)
-
-
-def test_an_attribute_of_another_type_where_onnx_has_no_description():
-    pool = helper.make_node("NhwcMaxPool", ["x"], ["y"], "pool", domain="com.microsoft", kernel_shape=3)
-    (problem,) = check_onnx(model_of([pool], [info("x", np.zeros((1, 4, 4, 2), np.int8))], ["y"], domains={"com.microsoft": 1}))
-    assert (problem.code, problem.node) == ("O109", "pool (NhwcMaxPool)")
