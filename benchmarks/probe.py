@@ -21,10 +21,11 @@ from ingot.runtime.storage import address_of, aligned_empty
 _LANES_BYTES = 4
 _UNROLL = 8
 _FMA_ROUNDS = 200_000
-_AHEAD = (2048, 1024)  # bytes that a copy in one series, and in two, asks for in advance
-_RUN = 1024  # bytes that are copied from one half of a block before the other
+_AHEAD = (2048, 1024)  # bytes that a copy in one series, and in several, asks for in advance
+_RUN = 1024  # bytes that are copied from one part of a block before the next
 _BLOCK = 512 << 10  # bytes whose halves, or parts, are read in turn
-_COPIED = _BLOCK + 4096  # the same for a copy: halves half a page apart, or loads wait for stores that look like theirs
+# The same for a copy, by the number of parts: not at the same place of a page, or loads wait for stores that look like theirs.
+_COPIED = {2: _BLOCK + 4096, 4: _BLOCK + 4096, 8: _BLOCK + 8192}
 _SERIES = (2, 4, 8)  # parts of a block that are read in turn: which is fastest depends on the processor
 
 
@@ -96,10 +97,13 @@ def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Band
         for copy in (kernels.copy, kernels.copy_past_caches, kernels.copy_fetched)
     ]
     rates = [2 * (vectors // 2) * step * repeats / seconds / 1e9 for seconds in copies]
-    if repeats == 1 and half >= _COPIED:
-        steps, blocks = _COPIED // (2 * _RUN), half // _COPIED
-        seconds = _best(lambda: kernels.copy_halves(address_of(other), address_of(data), steps, blocks), effort)
-        rates.append(2 * blocks * _COPIED / seconds / 1e9)
+    for parts, bytes_ in _COPIED.items() if repeats == 1 else ():
+        steps, blocks, copy = bytes_ // (parts * _RUN), half // bytes_, kernels.copy_parts[parts]
+        if blocks:
+            seconds = _best(
+                lambda copy=copy, steps=steps, blocks=blocks: copy(address_of(other), address_of(data), steps, blocks), effort
+            )
+            rates.append(2 * blocks * bytes_ / seconds / 1e9)
     return Bandwidth(where, size, max(reads), max(rates))
 
 
@@ -118,7 +122,7 @@ class _Kernels:
     copy: Callable[..., object]
     copy_past_caches: Callable[..., object]
     copy_fetched: Callable[..., object]
-    copy_halves: Callable[..., object]
+    copy_parts: dict[int, Callable[..., object]]
     engine: object  # owns the code
 
 
@@ -134,7 +138,7 @@ def _kernels() -> _Kernels:
         _copy_text(target, "copy", ""),
         _copy_text(target, "past", _STREAMED),
         _copy_text(target, "fetched", _STREAMED, _AHEAD[0]),
-        _copy_text(target, "copy_halves", _STREAMED, _AHEAD[1], _COPIED),
+        *(_copy_text(target, f"copy{n}", _STREAMED, _AHEAD[1], size, n) for n, size in _COPIED.items()),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
     ]
     reads = [_read_text(target, "read"), *(_read_text(target, f"parts{n}", _BLOCK, n) for n in _SERIES)]
@@ -154,7 +158,7 @@ def _kernels() -> _Kernels:
         function("copy", 4),
         function("past", 4),
         function("fetched", 4),
-        function("copy_halves", 4),
+        {n: function(f"copy{n}", 4) for n in _COPIED},
         engine,
     )
 
@@ -245,14 +249,14 @@ def _read_text(target: Target, name: str, block: int = 0, series: int = 1) -> st
     return sink + _nest(name, "ptr %data", str(_UNROLL // series * target.vector_bytes), body, accumulators, after)
 
 
-def _copy_text(target: Target, name: str, streamed: str, ahead: int = 0, block: int = 0) -> str:
+def _copy_text(target: Target, name: str, streamed: str, ahead: int = 0, block: int = 0, parts: int = 2) -> str:
     """`ahead`: bytes between what is copied and what is asked for. `block`: in each repeat one of so many bytes, from its
-    two halves in turn."""
+    parts in turn."""
     vector = f"<{target.lanes(8)} x i64>"
     step = _RUN if block else _UNROLL * target.vector_bytes
     body = [f"  %base = mul i64 %r, {block}"]
     together = 2 * 64  # bytes that are loaded, then stored
-    for start in range(0, block or 1, block // 2 or 1):
+    for start in range(0, block or 1, block // parts or 1):
         for group in range(start, start + step, together):
             for line in range(group, group + together if ahead else 0, 64):
                 body += [

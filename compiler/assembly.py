@@ -125,6 +125,7 @@ class _Assembler:
         self.notes: list[str] = []
         self.names: dict[str, int] = {}
         self.leaving: set[Buffer] = set()  # results of the program that are not states
+        self.iteration: Dim | None = None  # of the scan whose body is assembled
 
     def program(self, graph: Graph, conditions: Sequence[Condition] = ()) -> Assembly:
         plan = self._plan(graph)
@@ -247,8 +248,13 @@ class _Assembler:
 
     def _kernel(self, kernel: Kernel, ops: tuple[str, ...], sources: tuple[str, ...] = ()) -> _Work:
         leaving = all(buffer in self.leaving for buffer in kernel.outputs)
-        scheduled = self.schedule(kernel, ScheduleOptions(leaving=leaving))
+        iteration = self.iteration
+        scheduled = self.schedule(kernel, ScheduleOptions(leaving=leaving, repeated=iteration is not None))
         function = scheduled.function
+        sizes = dict(scheduled.sizes)
+        if scheduled.turn is not None:
+            assert iteration is not None
+            sizes[scheduled.turn] = iteration % 2
         self.ready(function)
         self.kernels.append(
             PlacedKernel(function.name, scheduled.recipe, scheduled.reason, scheduled.decisions, ops, sources, kernel)
@@ -257,7 +263,7 @@ class _Assembler:
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
             allocated: list[Statement] = [Alloc(b, offsets[b]) for b in scheduled.scratch]
-            return [*allocated, Call(function, arguments, tuple(scheduled.sizes.items()))]
+            return [*allocated, Call(function, arguments, tuple(sizes.items()))]
 
         scratch: list[tuple[object, Dim]] = [(b, b.type.bytes) for b in scheduled.scratch]
         return _Work(set(kernel.inputs), list(kernel.outputs), scratch, scheduled.in_place, emit)
@@ -321,10 +327,12 @@ class _Assembler:
             case op:
                 raise NotImplementedError(f"no assembly for regions of {op}")
 
-    def _inner(self, graph: Graph) -> _Inner:
+    def _inner(self, graph: Graph, iteration: Dim | None = None) -> _Inner:
         plan = self._plan(graph)
         self.plans.append((graph.name, plan))
+        around, self.iteration = self.iteration, iteration
         work = [self._work(step) for step in plan.steps]
+        self.iteration = around
         given = {plan.buffers[v] for v in graph.inputs} | set(plan.outputs)
         _, arena = self._frame(plan, work, given)
 
@@ -335,7 +343,7 @@ class _Assembler:
 
     def _if(self, step: RegionStep, op: If) -> _Work:
         condition, *captured = step.inputs
-        branches = [self._inner(g) for g in op.regions]
+        branches = [self._inner(g, self.iteration) for g in op.regions]
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
             bodies = []
@@ -379,13 +387,13 @@ class _Assembler:
         c, s = op.carried, op.scanned
         carried, scanned, captured = step.inputs[:c], step.inputs[c : c + s], step.inputs[c + s :]
         final, stacked = step.outputs[:c], step.outputs[c:]
-        body = self._inner(op.body)
+        count = symbolic.Variable("t", 0, op.length - 1)
+        body = self._inner(op.body, count)
         fresh = [Buffer(f"{b.name}.next", b.dtype, b.shape) for b in final]
         start = self._copy(zip(carried, final, strict=True), "carry") if c else None
         advance = self._copy(zip(fresh, final, strict=True), "carry") if c else None
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
-            count = symbolic.Variable("t", 0, op.length - 1)
             time = op.length - 1 - count if op.reverse else count
             repeat: list[Statement] = [View(i, b) for i, b in zip(body.inputs[:c], final, strict=True)]
             repeat += [_slice(i, b, time) for i, b in zip(body.inputs[c : c + s], scanned, strict=True)]

@@ -29,6 +29,7 @@ from ingot.compiler.ir.scalar import (
     Cast,
     Const,
     IndexValue,
+    Lead,
     Load,
     Read,
     Scalar,
@@ -143,6 +144,8 @@ class Expressions:
                 return convert.convert(frame.builder, frame.target, frame.indices.lanes(dim), i64, dtype)
             case BoundedIndex():
                 return self._bounded(node, self._value(node.value))
+            case Lead(buffer, size):
+                return self.memory.lead(buffer, size)
             case Read(local):
                 found = frame.locals.get(local)
                 if found is None:
@@ -259,7 +262,7 @@ class Expressions:
             case Load(buffer, index):
                 return not self.memory.is_inside(buffer, index)
             case IndexValue(dim):
-                return bool(self.frame.indices.opaques(dim))
+                return not self.memory.is_harmless(dim)
             case BoundedIndex():
                 return True
         return False

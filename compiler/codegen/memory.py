@@ -34,7 +34,7 @@ from ingot.compiler.codegen.values import (
     vector_type,
 )
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.scalar import Buffer
+from ingot.compiler.ir.scalar import Buffer, Lead
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.symbolic.expression import build_sum
 from ingot.compiler.ir.types import row_major_strides
@@ -79,7 +79,18 @@ class Memory:
         return all(
             symbolic.is_nonnegative(position) and symbolic.less(position, extent)
             for position, extent in zip(map(resolve, index), buffer.shape, strict=True)
-        ) and not any(isinstance(atom, symbolic.Opaque) for position in index for atom in symbolic.atoms(position))
+        ) and all(map(self.is_harmless, index))
+
+    def is_harmless(self, dim: Dim) -> bool:
+        """Whether computing the index reads no memory and cannot fail."""
+        return all(isinstance(atom.payload, Lead) for atom in self.frame.indices.opaques(dim))
+
+    def lead(self, buffer: Buffer, size: int) -> Value:
+        """How many elements come before the first address that is a multiple of a size."""
+        builder = self.builder
+        address = builder.index_convert("ptrtoint", self.pointer(buffer, 0, 0), I64)
+        rest = builder.index_binary("and", builder.index_binary("sub", integer(0), address), integer(size - 1))
+        return builder.lshr(rest, integer(buffer.dtype.itemsize.bit_length() - 1))
 
     def pointer(self, buffer: Buffer, rest: Dim, number: int) -> Value:
         base = self.frame.pointers.get(buffer)
@@ -166,7 +177,7 @@ class Memory:
     def _square(self, rest: Dim) -> Square | None:
         lanes = self.frame.lanes
         assert lanes is not None
-        return None if self.frame.indices.opaques(rest) else square_of(rest, lanes.variable, lanes.width)
+        return square_of(rest, lanes.variable, lanes.width) if self.is_harmless(rest) else None
 
     def _load_square(self, buffer: Buffer, square: Square, number: int, mask: Value | None) -> Value:
         """Vectors along the side that is contiguous; transposed in registers when these are columns."""
@@ -357,8 +368,7 @@ class Memory:
 
     def _stream(self, buffer: Buffer, pointer: Value, value: Value) -> None:
         """Past the caches. x86 can do so only at aligned addresses, which is known when the program runs. Sixteen
-        bytes are enough, and what NumPy gives every array; whole registers are better. Large arrays of NumPy begin
-        sixteen bytes after a line: then registers are made of neighbours, and only both ends are stored in pieces."""
+        bytes are enough, and what NumPy gives every array; whole registers are better, and recipes begin where a line does."""
         builder = self.builder
         builder.program.metadata["!0"] = "!{i32 1}"
         self.frame.streams = True
@@ -367,25 +377,22 @@ class Memory:
             return
         size, wide = value.lanes * buffer.dtype.itemsize, self.frame.target.vector_bytes
         widths = sorted({min(width, size) for width in (wide, STREAMED_BYTES)}, reverse=True)
-        ways = [(width, 0, _whole_pieces(size, width)) for width in widths]
-        if size >= 2 * wide and wide > STREAMED_BYTES:
-            ways.insert(1, (wide, STREAMED_BYTES, _skewed_pieces(size, wide)))
         address = builder.index_convert("ptrtoint", pointer, I64)
         scope, after = builder.scope, builder.new_block("stored")
 
-        def attempt(ways: Sequence[tuple[int, int, list[tuple[int, int]]]]) -> None:
-            """The first way whose addresses are aligned: registers at once, or smaller pieces."""
-            if not ways:
+        def attempt(widths: Sequence[int]) -> None:
+            """Pieces of the first width to which the address is aligned: registers at once, or smaller ones."""
+            if not widths:
                 builder.effect(f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}")
                 builder.branch(after)
                 return
-            (alignment, skew, parts), *others = ways
-            rest = builder.index_binary("and", address, integer(alignment - 1))
-            is_aligned = builder.icmp("==", rest, integer(skew), "u")
+            width, *others = widths
+            rest = builder.index_binary("and", address, integer(width - 1))
+            is_aligned = builder.icmp("==", rest, integer(0), "u")
             tested = builder.block
             heads = [builder.enter("streaming", barrier=True).block]
-            for start, count in parts:
-                self._stream_part(buffer, pointer, value, start, count)
+            for start in range(0, size, width):
+                self._stream_part(buffer, pointer, value, start, width)
             builder.branch(after)
             builder.leave()
             heads.append(builder.enter("unaligned", barrier=True).block)
@@ -393,7 +400,7 @@ class Memory:
             builder.leave()
             builder.cbranch_from(tested, is_aligned, heads[0], heads[1])
 
-        attempt(ways)
+        attempt(widths)
         scope.block = after
 
     def _stream_part(self, buffer: Buffer, pointer: Value, value: Value, start: int, count: int) -> None:
@@ -423,21 +430,6 @@ def _moved(rest: Dim, number: int, distance: Dim) -> Parts:
     if isinstance(total, int):
         return 0, number + total
     return total - total.constant, number + total.constant
-
-
-def _whole_pieces(size: int, width: int) -> list[tuple[int, int]]:
-    """(start, bytes) of stores of one width."""
-    return [(start, width) for start in range(0, size, width)]
-
-
-def _skewed_pieces(size: int, wide: int) -> list[tuple[int, int]]:
-    """The same from an address that is `STREAMED_BYTES` past an aligned one: small ones up to the next, whole registers,
-    and a small one."""
-    lead = wide - STREAMED_BYTES
-    small = [(start, STREAMED_BYTES) for start in range(0, lead, STREAMED_BYTES)]
-    whole = [(start, wide) for start in range(lead, size - wide + 1, wide)]
-    end = whole[-1][0] + wide
-    return [*small, *whole, *((start, STREAMED_BYTES) for start in range(end, size, STREAMED_BYTES))]
 
 
 def _pieces(extent: int) -> list[tuple[int, int]]:

@@ -369,7 +369,7 @@ class _Partition:
         depth = self._shared_depth(group, definitions)
         if depth is None:
             return "it reads elements of other iterations"
-        if group.kind == "contraction" and (kind != "elementwise" or depth != len(group.outer)):
+        if group.kind == "contraction" and (kind != "elementwise" or depth != len(group.outer) or _is_wider(definitions, depth)):
             return "only an elementwise epilogue of the same shape joins a contraction"
         if depth < len(group.outer) and group.kind != "elementwise":
             return "it shares too few loops"
@@ -569,6 +569,11 @@ def _divides(dim: Dim) -> bool:
     if isinstance(dim, int):
         return False
     return any(isinstance(a, symbolic.FloorDiv | symbolic.Mod) for monomial, _ in dim.terms for a, _ in monomial)
+
+
+def _is_wider(definitions: Sequence[Definition], depth: int) -> bool:
+    """Whether there are several elements for an index of the loops that are shared."""
+    return any(extent != 1 for d in definitions for extent in d.buffer.shape[depth:])
 
 
 def _buffers_read(definition: Definition) -> list[Buffer]:

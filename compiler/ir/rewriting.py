@@ -13,7 +13,19 @@ from typing import Any
 
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.scalar import Apply, Bitcast, BoundedIndex, Cast, Const, IndexValue, Load, Read, Reduce, Scalar
+from ingot.compiler.ir.scalar import (
+    Apply,
+    Bitcast,
+    BoundedIndex,
+    Cast,
+    Const,
+    IndexValue,
+    Lead,
+    Load,
+    Read,
+    Reduce,
+    Scalar,
+)
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import i64
 
@@ -52,7 +64,7 @@ class Rewriter:
         if isinstance(value, Apply):
             return _apply(value.function.name, tuple(map(self.scalar, value.args)))
         match value:
-            case Const() | Read():
+            case Const() | Read() | Lead():
                 return value
             case Cast(inner, dtype):
                 return ir.cast(self.scalar(inner), dtype)

@@ -10,6 +10,8 @@
                                                 end; out of range is a run-time failure at `site`
             | Reduce(combiner, variables, body) combine body over the variables' ranges  (tensor level only)
             | Read(local)                       a value bound by Let                      (loop level only)
+            | Lead(buffer, bytes)               elements of a buffer before the first address that is a
+                                                multiple of so many bytes                 (loop level only)
 
 `select` is lazy: a Load in an arm happens only where the condition chooses that arm. That is how
 padding reads nothing outside its buffer.
@@ -412,7 +414,28 @@ class Read:
         return self.local.dtype
 
 
-Scalar = Const | Load | Apply | Cast | Bitcast | IndexValue | BoundedIndex | Reduce | Read
+@dataclass(frozen=True)
+class Lead:
+    """How many elements of a buffer come before the first address that is a multiple of `bytes`, as far as whole elements
+    get there. Known when the program runs: results must not depend on it, only the order in which they are computed."""
+
+    buffer: Buffer
+    bytes: int
+
+    def at(self, address: int) -> int:
+        return -address % self.bytes // self.buffer.dtype.itemsize
+
+    @property
+    def dim(self) -> Dim:
+        """As index arithmetic."""
+        return symbolic.Opaque(self, 0, max(0, self.bytes // self.buffer.dtype.itemsize - 1))
+
+    @property
+    def dtype(self) -> DType:
+        return i64
+
+
+Scalar = Const | Load | Apply | Cast | Bitcast | IndexValue | BoundedIndex | Reduce | Read | Lead
 
 
 def apply(name: str, *args: Scalar) -> Scalar:
@@ -521,4 +544,4 @@ def children(scalar: Scalar) -> tuple[Scalar, ...]:
     return (scalar.body,) if isinstance(scalar, Reduce) else ()
 
 
-LEAVES: frozenset[type] = frozenset((Const, Load, Read, IndexValue))  # scalars without operands
+LEAVES: frozenset[type] = frozenset((Const, Load, Read, IndexValue, Lead))  # scalars without operands

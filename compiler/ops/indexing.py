@@ -266,7 +266,7 @@ class Scatter(Op, abstract=True):
         return data
 
     def evaluate(self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        result = np.array(data)
+        result = np.array(data, order="C")  # of any other order, `flat` would be a copy
         flat, values = result.reshape(-1), updates.reshape(-1)
         places = self.reading.evaluate(np.arange(data.size).reshape(data.shape), indices).reshape(-1)
         if self.how == "none":

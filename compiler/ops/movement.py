@@ -30,6 +30,8 @@ from ingot.compiler.ops.base import (
     shape_text,
 )
 
+LONGEST_CHAIN = 32  # choices one after another between the arguments of a concatenation
+
 # --- tensors made from shapes ---------------------------------------------------------------------
 
 
@@ -386,21 +388,23 @@ class Concat(Op):
         return split(g, [x.shape[self.axis] for x in xs], self.axis)
 
     def lower(self, output: TensorType, index: tuple[Dim, ...], *operands: Reader) -> Scalar:
-        """A chain of lazy choices, the first argument outermost."""
+        """A chain of lazy choices, the first argument outermost; halves of many arguments are chosen between first, because
+        whatever looks at scalars goes as deep as they are."""
         position = index[self.axis]
+        starts: list[Dim] = [0]
+        for read in operands:
+            starts.append(starts[-1] + read.type.shape[self.axis])
 
-        def choose(number: int, start: Dim) -> Scalar:
-            read = operands[number]
-            element = read(*index[: self.axis], position - start, *index[self.axis + 1 :])
-            if number == len(operands) - 1:
-                return element
-            stop = start + read.type.shape[self.axis]
-            here = scalar.predicate(position, "lt", stop)
+        def choose(first: int, last: int) -> Scalar:
+            if first == last:
+                return operands[first](*index[: self.axis], position - starts[first], *index[self.axis + 1 :])
+            middle = first if last - first < LONGEST_CHAIN else (first + last) // 2
+            here = scalar.predicate(position, "lt", starts[middle + 1])
             if isinstance(here, scalar.Const):
-                return element if here.value else choose(number + 1, stop)
-            return scalar.select(here, element, choose(number + 1, stop))
+                return choose(first, middle) if here.value else choose(middle + 1, last)
+            return scalar.select(here, choose(first, middle), choose(middle + 1, last))
 
-        return choose(0, 0)
+        return choose(0, len(operands) - 1)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

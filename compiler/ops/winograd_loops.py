@@ -71,7 +71,7 @@ def sizes_of(
     tile: int, points: int, tiles: Dim, channels: int, group: int, columns: int, target: Target, itemsize: int
 ) -> Sizes:
     vectors_ = max(1, columns // target.lanes(itemsize))
-    rows = max(1, (target.vector_registers - 1 - vectors_) // vectors_)
+    rows = target.tile_rows(vectors_)
     data_bytes, product_bytes = points * itemsize * channels, points * itemsize * group * columns  # of a tile
     if isinstance(tiles, int) and tiles <= MOST_SHARED and tiles * product_bytes <= STACK_BYTES:
         return Sizes(tile, tiles, rows, columns, group, True)
@@ -166,7 +166,7 @@ class ConvolutionNest:
                 return self._point(v, m, group, point, group * self.points, tiles)
 
             def result(n: Dim) -> list[Statement]:
-                buffer = self.result.part(self.x)
+                buffer = self.result.part(self.x, self.group_width)
                 group, tile = n // tiles, n % tiles
                 return [Alloc(buffer), *self._result_tile(m, buffer, first + group, tile, tile, group * self.points)]
 
@@ -185,7 +185,7 @@ class ConvolutionNest:
         many = parallel and tiles * self.channels >= PARALLEL_ELEMENTS // self.points
 
         def data(t: Dim) -> list[Statement]:
-            part = self.data.part(self.x)
+            part = self.data.part(self.x, self.channels)
             return [Alloc(part), *self._data_tile(v, part, t, t)]
 
         return repeat(tiles, data, "parallel" if many else "serial")
@@ -194,14 +194,14 @@ class ConvolutionNest:
         """The groups of that block, divided among threads."""
 
         def group(number: Dim) -> list[Statement]:
-            m, part = self._products_buffer(), self.result.part(self.x)
+            m, part = self._products_buffer(), self.result.part(self.x, self.group_width)
             return [Alloc(m), Alloc(part), *self._group(v, m, part, number, 0, self.sizes.tiles)]
 
         return repeat(self.groups, group, kind)
 
     def _block(self, number: Dim) -> list[Statement]:
         v = Buffer("v", self.x.dtype, self.v_shape, "stack")
-        m, data, result = self._products_buffer(), self.data.part(self.x), self.result.part(self.x)
+        m, data, result = self._products_buffer(), self.data.part(self.x, self.channels), self.result.part(self.x, self.group_width)
         first = number * self.sizes.tiles
         tiles = symbolic.minimum(self.sizes.tiles, self.tiles - first)
         return [
@@ -309,7 +309,7 @@ class ConvolutionNest:
         def steps(number: Dim) -> list[Statement]:
             channel = number * UNROLL
             return [
-                *self._fetch_ahead(weight, channel, strip, strips),
+                *self._fetch_ahead(weight, number, strip, strips),
                 *repeat(UNROLL, lambda n: step(channel + n), "unrolled"),
             ]
 
@@ -325,19 +325,16 @@ class ConvolutionNest:
         ]
 
     def _fetch_ahead(
-        self, weight: tuple[Dim, Dim, Dim, Dim], channel: Dim, strip: Dim, strips: int
+        self, weight: tuple[Dim, Dim, Dim, Dim], number: Dim, strip: Dim, strips: int
     ) -> list[Statement]:
-        """Hints for the part of u that comes next, divided among the strips of rows that read this one."""
+        """Hints for the part of u that comes next, divided among the strips of rows that read this one: each asks for a piece
+        of it, line after line, because processors that see that fetch further lines by themselves."""
         line = LINE // self.u.dtype.itemsize
         across = -(-self.sizes.columns // line)  # lines of a channel
         each = -(-UNROLL * across // strips)
+        first = (strip * (self.channels // UNROLL) + number) * each
         ahead = (*weight[:-1], weight[-1] + 1)  # beyond the last block the memory of the next point follows
-        hints = []
-        for n in range(each):
-            number = symbolic.minimum(strip * each + n, UNROLL * across - 1)
-            place = (*ahead, channel + number // across, number % across * line)
-            hints.append(Prefetch(self.u, place, AHEAD))
-        return hints
+        return [Prefetch(self.u, (*ahead, 0, (first + n) * line), AHEAD) for n in range(each)]
 
     def _multiply_add(self, left: Scalar, right: Scalar, total: Scalar) -> Scalar:
         if self.target.has_fma:
@@ -354,25 +351,22 @@ class ConvolutionNest:
         height, width = (axis.count for axis in self.results)
         first = group * self.group_width
 
-        def lanes(output: Dim, lane: Dim) -> list[Statement]:
-            def product(a: Dim, b: Dim) -> Scalar:
-                return Load(m, (base + a * self.size + b, t * self.group_width + output))
+        def product(a: Dim, b: Dim, output: Dim) -> Scalar:
+            return Load(m, (base + a * self.size + b, t * self.group_width + output))
 
-            def results(i: Dim, values: Sequence[Scalar]) -> list[Statement]:
-                made: list[Statement] = []
-                for j, value in enumerate(values):
-                    exists = scalar.predicate(x + j, "lt", width)
-                    stored = tuple(self.finish(self.y, (image, y + i, x + j, first + output), value))
-                    if isinstance(exists, scalar.Const):
-                        made += stored if exists.value else ()
-                    else:
-                        made.append(If(exists, stored))
-                return made
+        def results(i: Dim, values: Sequence[Scalar], output: Dim) -> list[Statement]:
+            made: list[Statement] = []
+            for j, value in enumerate(values):
+                exists = scalar.predicate(x + j, "lt", width)
+                stored = tuple(self.finish(self.y, (image, y + i, x + j, first + output), value))
+                if isinstance(exists, scalar.Const):
+                    made += stored if exists.value else ()
+                else:
+                    made.append(If(exists, stored))
+            return made
 
-            rows = symbolic.minimum(self.places.results, height - y)
-            return [*self.result.first(part, product, lane), *self.result.second(part, results, lane, rows)]
-
+        rows = symbolic.minimum(self.places.results, height - y)
         count: Dim = self.group_width
         if self.groups * self.group_width != self.outputs:
             count = symbolic.minimum(count, self.outputs - first)
-        return vectors(count, self.result.lanes(m), lanes)
+        return self.result.through(part, count, product, results, rows)

@@ -67,14 +67,13 @@ class GradientNest:
 
             return repeat(BLOCK_CHANNELS // self.rows, strip)
 
-        def element(c: Dim, o: Dim) -> Element:
-            return lambda a, b: Load(u, (a * size + b, c * BLOCK_OUTPUTS + o))
+        def element(c: Dim) -> Element:
+            return lambda a, b, o: Load(u, (a * size + b, c * BLOCK_OUTPUTS + o))
 
-        width = self.transform.lanes(self.v)
         return [
             Alloc(u),
             *repeat(self.points, products),
-            *gradient_block(self.w, self.transform, element, (output, channel), (height, count), width, self.order),
+            *gradient_block(self.w, self.transform, element, (output, channel), (height, count), self.order),
         ]
 
     def _register_tile(

@@ -4,14 +4,16 @@ A transform is four times larger than the weight, and with few tiles there is no
 memory. So the weight itself is read, in blocks of one vector of output channels, and its transform is never stored:
 
     for block of output channels parallel {
-      for row x of points, written out {
-        for c { u = the row x of G w[c] G'; m[x, y][tile] += v[x, y][tile, c] * u[y] }     sums in registers
+      for some channels {
+        for row x of points, written out {
+          for c { u = the row x of G w[c] G'; m[x, y][tile] += v[x, y][tile, c] * u[y] }     sums in registers
+        }
       }
       y = A' m A, and what follows it elementwise
     }
 
-A block stays in the second cache from one row to the next, while hints ask for the next one. v is stored as it is read:
-by rows of points, and of those by vectors of channels. The last point is infinity, and counts only for the last row or
+There are so few channels at a time that their taps and data stay in the first cache from one row to the next, while hints
+ask for those that follow. v is stored as it is read: by rows of points, and of those by vectors of channels. The last point is infinity, and counts only for the last row or
 column of a tile's results: where an image ends before it, there is no product.
 
 Invariant: a transform is made by the same operations, and summed in the same order, as for any other number of tiles.
@@ -35,6 +37,7 @@ from ingot.compiler.target import Target
 
 SPARE = 8  # registers besides the sums, for a row of the transform and what it is made of
 STEPS = 2  # channels in one iteration
+DISTANCE = 32 << 10  # bytes that hints are ahead
 TAPS = [(r, s) for r in range(3) for s in range(3)]
 
 
@@ -67,7 +70,7 @@ class FewTiles(ConvolutionNest):
 
     def _all_data(self, v: Buffer, tiles: Dim, kind: LoopKind) -> tuple[Statement, ...]:
         def data(t: Dim) -> list[Statement]:
-            part = self.data.part(self.x)
+            part = self.data.part(self.x, self.channels)
             return [Alloc(part), *self._data_tile(v, part, symbolic.minimum(t, self.tiles - 1), t)]
 
         return repeat(tiles, data, kind)
@@ -87,25 +90,40 @@ class FewTiles(ConvolutionNest):
     def _outputs(self, v: Buffer, group: Dim, strip: Dim) -> list[Statement]:
         """Results of a strip of tiles for a vector of output channels."""
         m = Buffer("m", self.x.dtype, (self.points, self._stride(self.strip * self.group_width)), "stack")
-        part = self.result.part(self.x)
-        rows = [*range(1, self.size - 1), 0, self.size - 1]  # first those that read every tap
+        part = self.result.part(self.x, self.group_width)
         place = group, strip
-        sums = [statement for number, x in enumerate(rows) for statement in self._row(v, m, place, x, number)]
-        first = strip * self.strip
-        count = symbolic.minimum(self.strip, self.tiles - first)
-        tiles = repeat(count, lambda t: self._result_tile(m, part, group, first + t, t))
-        return [Alloc(m), Alloc(part), *sums, *tiles]
+        zero = scalar.constant(0, v.dtype)
+        count = self.channels // self.width
+        most = max(1, min(count, self.target.l1_bytes * 3 // 4 // self._near_bytes()))
+        together = -(-count // -(-count // most))
 
-    def _row(self, v: Buffer, m: Buffer, place: tuple[Dim, Dim], x: int, number: int) -> list[Statement]:
-        """m[x, y][t] for all y and t"""
+        def clear(point: Dim) -> Sequence[Statement]:
+            return vectors(self.strip * self.width, self.width, lambda at, _: [Store(m, (point, at), zero)])
+
+        def channels(number: Dim) -> list[Statement]:
+            some = symbolic.minimum(together, count - number * together)
+            rows = range(self.size)
+            return [s for x in rows for s in self._row(v, m, place, x, number * together, some)]
+
+        first = strip * self.strip
+        present = symbolic.minimum(self.strip, self.tiles - first)
+        tiles = repeat(present, lambda t: self._result_tile(m, part, group, first + t, t))
+        sums = repeat(-(-count // together), channels)
+        return [Alloc(m), Alloc(part), *repeat(self.points, clear), *sums, *tiles]
+
+    def _near_bytes(self) -> int:
+        """Of the taps and the data of a vector of channels."""
+        return (self.width * len(TAPS) + self.size * self.line) * self.target.vector_bytes
+
+    def _row(self, v: Buffer, m: Buffer, place: tuple[Dim, Dim], x: int, first: Dim, count: Dim) -> list[Statement]:
+        """m[x, y][t] += ... for all y and t, and some vectors of channels"""
         group, strip = place
         tiles, width = self.strip, self.width
         sums = Buffer("sums", v.dtype, (self.size, tiles, width), "register")
         pairs = [(y, t) for y in range(self.size) for t in range(tiles)]
         counting = [(y, t) for y, t in pairs if self._counts(x, y, t)]
-        zero = scalar.constant(0, v.dtype)
 
-        def step(vector: Dim, channel_lane: Dim) -> list[Statement]:
+        def step(vector: Dim, channel_lane: Dim) -> tuple[Statement, ...]:
             channel = vector * width + channel_lane
 
             def lanes(_: Dim, lane: Dim) -> list[Statement]:
@@ -118,22 +136,29 @@ class FewTiles(ConvolutionNest):
                     made.append(Store(sums, (y, t, lane), self._multiply_add(left, u[y], total)))
                 return made
 
-            return [*self._fetch_next(group, channel, number), *vectors(width, width, lanes)]
+            return vectors(width, width, lanes)
 
-        def steps(vector: Dim, n: Dim) -> list[Statement]:
-            return [s for k in range(STEPS) for s in step(vector, n * STEPS + k)]
-
-        def stored(_: Dim, lane: Dim) -> list[Statement]:
+        def steps(number: Dim, n: Dim) -> list[Statement]:
+            passed = (first * self.size + x * count + number) * (width // STEPS) + n
             return [
-                Store(m, (x * self.size + y, t * width + lane), Load(sums, (y, t, lane)) if (y, t) in counting else zero)
-                for y, t in pairs
+                *self._fetch_ahead_of(group, passed),
+                *(s for k in range(STEPS) for s in step(first + number, n * STEPS + k)),
             ]
+
+        def stored(y: int, t: int, lane: Dim) -> tuple[Dim, Dim]:
+            return x * self.size + y, t * width + lane
+
+        def begin(_: Dim, lane: Dim) -> list[Statement]:
+            return [Store(sums, (y, t, lane), Load(m, stored(y, t, lane))) for y, t in counting]
+
+        def end(_: Dim, lane: Dim) -> list[Statement]:
+            return [Store(m, stored(y, t, lane), Load(sums, (y, t, lane))) for y, t in counting]
 
         return [
             Alloc(sums),
-            *vectors(width, width, lambda _, lane: [Store(sums, (y, t, lane), zero) for y, t in counting]),
-            *repeat(self.channels // width, lambda vector: repeat(width // STEPS, lambda n: steps(vector, n))),
-            *vectors(width, width, stored),
+            *vectors(width, width, begin),
+            *repeat(count, lambda number: repeat(width // STEPS, lambda n: steps(number, n))),
+            *vectors(width, width, end),
         ]
 
     def _counts(self, x: int, y: int, t: int) -> bool:
@@ -155,8 +180,11 @@ class FewTiles(ConvolutionNest):
         half = [straight.row(transform.matrix, x, tap(s)) for s in range(transform.columns)]
         return straight.product(transform.matrix, half)
 
-    def _fetch_next(self, group: Dim, channel: Dim, number: int) -> list[Statement]:
-        """Hints for taps of the block that comes next; each row of points asks for others."""
+    def _fetch_ahead_of(self, group: Dim, passed: Dim) -> list[Statement]:
+        """Hints for taps of channels that come later, and then of the next block, line after line: processors that see lines
+        asked for in order fetch further ones by themselves. `passed` steps of all rows of points have asked before."""
         source = self.weight.source
         assert source is not None
-        return [Prefetch(source, (group + 1, channel, r, s, 0), AHEAD) for r, s in TAPS[number :: self.size]]
+        each = -(-len(TAPS) * STEPS // self.size)
+        ahead = DISTANCE // source.dtype.itemsize
+        return [Prefetch(source, (group, 0, 0, 0, ahead + (passed * each + n) * self.width), AHEAD) for n in range(each)]

@@ -5,8 +5,9 @@
     weight    u = G w G'
     result    y = A' m A        and its adjoint for weights, w = G' u G
 
-A transform goes through one dimension and then through the other; between the two, its vectors are in a small buffer.
-Both halves are loops, so that the code stays small.
+A transform goes through one dimension and then through the other; between the two, it is in a small buffer. Both halves
+are loops, so that the code stays small, and channels are their inner loops: the results of all points are as far apart
+as tiles are many, and a processor that writes to one point after another knows too few of their pages (16 on Ice Lake).
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ LINE = 64  # bytes of a cache line
 BLOCK_OUTPUTS, BLOCK_CHANNELS = 64, 8  # of a weight's gradient that is put together in the first cache
 SQUARE = 8  # rows and columns that are transposed in registers
 PARALLEL_ELEMENTS = 1 << 15  # results of a transform from which threads share it
+PART_BYTES = 20 << 10  # between the two halves of a transform, which stay in the first cache
 
-Element = Callable[[Dim, Dim], Scalar]  # (row, column) -> what is there
+Element = Callable[[Dim, Dim, Dim], Scalar]  # (row, column, channel) -> what is there
 Row = Callable[[Dim, Dim], tuple[Dim, ...]]  # (point, channel) -> index
-Results = Callable[[Dim, Sequence[Scalar]], Sequence[Statement]]  # (row, its values) -> what to do with them
+Results = Callable[[Dim, Sequence[Scalar], Dim], Sequence[Statement]]  # (row, its values, channel) -> what to do with them
+Span = Callable[[Dim, Dim], Sequence[Statement]]  # (first channel, how many) -> what to do with them
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,33 +58,55 @@ class Transform:
         """Channels that go through a transform together: a whole cache line, so that no line is visited twice."""
         return max(self.target.vector_bytes, LINE) // like.dtype.itemsize
 
-    def part(self, like: Buffer) -> Buffer:
-        """Vectors between the two halves: [rows, columns, lane]"""
-        return Buffer("part", like.dtype, (self.rows, self.columns, self.lanes(like)), "stack")
+    def part(self, like: Buffer, channels: Dim) -> Buffer:
+        """What is between the two halves, of as many channels as are transformed at a time: [rows, columns, channel]"""
+        lanes = self.lanes(like)
+        vectors_ = max(1, PART_BYTES // (self.rows * self.columns * lanes * like.dtype.itemsize))
+        if isinstance(channels, int):
+            vectors_ = min(vectors_, -(-channels // lanes))
+        return Buffer("part", like.dtype, (self.rows, self.columns, vectors_ * lanes), "stack")
 
-    def first(self, part: Buffer, element: Element, lane: Dim) -> tuple[Statement, ...]:
-        """part = matrix * tile"""
+    def spans(self, part: Buffer, channels: Dim, body: Span) -> tuple[Statement, ...]:
+        """All channels, so many at a time as `part` has room for."""
+        room = part.shape[-1]
+        if symbolic.less_equal(channels, room) is True:
+            return tuple(body(0, channels))
+        whole = channels // room
+        rest = channels - whole * room
+        return (*repeat(whole, lambda n: body(n * room, room)), *(body(whole * room, rest) if rest != 0 else ()))
 
-        def column(b: Dim) -> list[Statement]:
+    def first(self, part: Buffer, element: Element, start: Dim, count: Dim) -> tuple[Statement, ...]:
+        """part = matrix * tile, for some channels from the start on"""
+
+        def column(b: Dim, place: Dim) -> list[Statement]:
             straight = Straight(self.target)
-            loaded = [straight.let(element(a, b), "d") for a in range(self.columns)]
+            loaded = [straight.let(element(a, b, start + place), "d") for a in range(self.columns)]
             made = straight.product(self.matrix, loaded)
-            return [*straight.statements, *(Store(part, (i, b, lane), value) for i, value in enumerate(made))]
+            return [*straight.statements, *(Store(part, (i, b, place), value) for i, value in enumerate(made))]
 
-        return repeat(self.columns, column)
+        return repeat(self.columns, lambda b: vectors(count, self.lanes(part), lambda place, _: column(b, place)))
 
     def second(
-        self, part: Buffer, results: Results, lane: Dim, rows: Dim | None = None
+        self, part: Buffer, results: Results, start: Dim, count: Dim, rows: Dim | None = None
     ) -> tuple[Statement, ...]:
         """part * matrix', a row at a time; all rows, or only some of the first"""
 
-        def row(i: Dim) -> list[Statement]:
+        def row(i: Dim, place: Dim) -> list[Statement]:
             straight = Straight(self.target)
-            loaded = [straight.let(Load(part, (i, b, lane)), "d") for b in range(self.columns)]
+            loaded = [straight.let(Load(part, (i, b, place)), "d") for b in range(self.columns)]
             made = straight.product(self.matrix, loaded)
-            return [*straight.statements, *results(i, made)]
+            return [*straight.statements, *results(i, made, start + place)]
 
-        return repeat(self.rows if rows is None else rows, row)
+        rows = self.rows if rows is None else rows
+        return repeat(rows, lambda i: vectors(count, self.lanes(part), lambda place, _: row(i, place)))
+
+    def through(self, part: Buffer, channels: Dim, element: Element, results: Results, rows: Dim | None = None) -> tuple[Statement, ...]:
+        """matrix * tile * matrix' of all channels"""
+
+        def both(start: Dim, count: Dim) -> Sequence[Statement]:
+            return [*self.first(part, element, start, count), *self.second(part, results, start, count, rows)]
+
+        return self.spans(part, channels, both)
 
 
 @dataclass(frozen=True)
@@ -112,7 +137,7 @@ class Tiles:
         places = rest // across * self.step, rest % across * self.step
         return image, (places[0] - self.axes[0].low, places[1] - self.axes[1].low)
 
-    def elements(self, x: Buffer, tile: Dim, channel: Dim) -> tuple[Scalar, Element, Element]:
+    def elements(self, x: Buffer, tile: Dim) -> tuple[Scalar, Element, Element]:
         """(whether all elements of a tile exist, an element if so, an element or 0)"""
         image, corner = self.place(tile)
         pairs = list(zip(self.axes, corner, strict=True))
@@ -121,10 +146,10 @@ class Tiles:
             *(scalar.predicate(start + self.size, "le", axis.size) for axis, start in pairs),
         )
 
-        def plain(a: Dim, b: Dim) -> Scalar:
+        def plain(a: Dim, b: Dim, channel: Dim) -> Scalar:
             return Load(x, (image, corner[0] + a, corner[1] + b, channel))
 
-        def edge(a: Dim, b: Dim) -> Scalar:
+        def edge(a: Dim, b: Dim, channel: Dim) -> Scalar:
             # what is read lies inside in any case, so that the choice needs no branch
             places = list(zip(self.axes, (corner[0] + a, corner[1] + b), strict=True))
             exists = scalar.both(*(axis.inside(p) for axis, p in places))
@@ -138,21 +163,19 @@ def image_tile(
     transform: Transform, tiles: Tiles, x: Buffer, v: Buffer, part: Buffer, tile: Dim, row: Row
 ) -> tuple[Statement, ...]:
     """v[row(point, channel)] = the transform of a tile of x, for all channels"""
-    channels = x.shape[-1]
+    inside, plain, edge = tiles.elements(x, tile)
 
-    def lanes(channel: Dim, lane: Dim) -> list[Statement]:
-        inside, plain, edge = tiles.elements(x, tile, channel)
+    def results(a: Dim, values: Sequence[Scalar], channel: Dim) -> list[Statement]:
+        return [Store(v, row(a * transform.rows + b, channel), value) for b, value in enumerate(values)]
 
-        def results(a: Dim, values: Sequence[Scalar]) -> list[Statement]:
-            return [Store(v, row(a * transform.rows + b, channel), value) for b, value in enumerate(values)]
-
-        second = transform.second(part, results, lane)
+    def both(start: Dim, count: Dim) -> list[Statement]:
+        second = transform.second(part, results, start, count)
         if isinstance(inside, scalar.Const):
-            return [*transform.first(part, plain if inside.value else edge, lane), *second]
-        halves = transform.first(part, plain, lane), transform.first(part, edge, lane)
+            return [*transform.first(part, plain if inside.value else edge, start, count), *second]
+        halves = (transform.first(part, element, start, count) for element in (plain, edge))
         return [If(inside, *halves), *second]
 
-    return vectors(channels, transform.lanes(x), lanes)
+    return transform.spans(part, x.shape[-1], both)
 
 
 def image_loops(v: Buffer, x: Buffer, transform: Transform, tiles: Tiles) -> tuple[Statement, ...]:
@@ -163,7 +186,7 @@ def image_loops(v: Buffer, x: Buffer, transform: Transform, tiles: Tiles) -> tup
     width = transform.lanes(x)
 
     def tile(t: Dim) -> list[Statement]:
-        part = transform.part(x)
+        part = transform.part(x, channels)
         return [Alloc(part), *image_tile(transform, tiles, x, v, part, t, lambda point, c: (point, t, c))]
 
     def empty(point: Dim, t: Dim) -> tuple[Statement, ...]:
@@ -212,27 +235,22 @@ def weight_loops(
     room, _, _, blocks, channels, columns = constants(u.shape)
     lanes_ = constants(w.shape[-1:])[0]
     outputs = w.shape[0] * lanes_ if order == "blocked" else w.shape[weight_axes(order)[3]]
-    width = min(transform.lanes(u), columns)
     zero = scalar.constant(0, w.dtype)
 
     def line(number: Dim) -> list[Statement]:
         block, channel = number // channels, number % channels
-        part = transform.part(w)
+        part = transform.part(w, columns)
 
-        def lanes(place: Dim, lane: Dim) -> list[Statement]:
+        def tap(r: Dim, s: Dim, place: Dim) -> Scalar:
             output = (first * blocks + block) * columns + place
             exists = scalar.predicate(output, "lt", outputs)
+            return scalar.select(exists, Load(w, weight_index(order, r, s, channel, output, lanes_)), zero)
 
-            def tap(r: Dim, s: Dim) -> Scalar:
-                return scalar.select(exists, Load(w, weight_index(order, r, s, channel, output, lanes_)), zero)
+        def results(x: Dim, values: Sequence[Scalar], place: Dim) -> list[Statement]:
+            index = (block // blocks, x), (block % blocks, channel, place)
+            return [Store(u, (*index[0], y, *index[1]), value) for y, value in enumerate(values)]
 
-            def results(x: Dim, values: Sequence[Scalar]) -> list[Statement]:
-                index = (block // blocks, x), (block % blocks, channel, place)
-                return [Store(u, (*index[0], y, *index[1]), value) for y, value in enumerate(values)]
-
-            return [*transform.first(part, tap, lane), *transform.second(part, results, lane)]
-
-        return [Alloc(part), *vectors(columns, width, lanes)]
+        return [Alloc(part), *transform.through(part, columns, tap, results)]
 
     parallel = transform.rows**2 * room * blocks * channels * columns >= PARALLEL_ELEMENTS
     return repeat((room if groups is None else groups) * blocks * channels, line, "parallel" if parallel else "serial")
@@ -243,41 +261,38 @@ def weight_gradient_loops(
 ) -> tuple[Statement, ...]:
     """w[r, s, c, o] = (G' u[:, c, o] G)[r, s] for u[point, c, o]"""
     _, channels, outputs = constants(u.shape)
-    width = transform.lanes(u)
 
-    def point(channel: Dim, output: Dim) -> Element:
-        return lambda a, b: Load(u, (a * transform.columns + b, channel, output))
+    def point(channel: Dim) -> Element:
+        return lambda a, b, output: Load(u, (a * transform.columns + b, channel, output))
 
     def line(channel: Dim) -> list[Statement]:
-        part = transform.part(u)
+        part = transform.part(u, outputs)
 
-        def lanes(output: Dim, lane: Dim) -> list[Statement]:
-            def results(r: Dim, values: Sequence[Scalar]) -> list[Statement]:
-                return [Store(w, (r, s, channel, output), value) for s, value in enumerate(values)]
+        def results(r: Dim, values: Sequence[Scalar], output: Dim) -> list[Statement]:
+            return [Store(w, (r, s, channel, output), value) for s, value in enumerate(values)]
 
-            return [*transform.first(part, point(channel, output), lane), *transform.second(part, results, lane)]
-
-        return [Alloc(part), *vectors(outputs, width, lanes)]
+        return [Alloc(part), *transform.through(part, outputs, point(channel), results)]
 
     many = transform.columns**2 * channels * outputs >= PARALLEL_ELEMENTS
     kind = "parallel" if many else "serial"
     if order == "channels_last":
         return repeat(channels, line, kind)
-    return gradient_by_blocks(w, transform, point, constants((channels, outputs)), width, kind)
+    return gradient_by_blocks(w, transform, point, constants((channels, outputs)), kind)
 
 
 def gradient_by_blocks(
-    w: Buffer, transform: Transform, point: Callable[[Dim, Dim], Element], sizes: Sequence[int], width: int, kind: LoopKind
-) -> tuple[Statement, ...]:  # fmt: skip
+    w: Buffer, transform: Transform, point: Callable[[Dim], Element], sizes: Sequence[int], kind: LoopKind
+) -> tuple[Statement, ...]:
     """The same into w[o, c, r, s], where neighbours along o are far apart: a block of the weight is put together in the
     first cache, in the order of the transform, and transposed in registers as it is written."""
     channels, outputs = sizes
 
     def block(output: Dim, channel: Dim, height: Dim, count: Dim) -> list[Statement]:
-        def from_there(c: Dim, o: Dim) -> Element:
-            return point(channel + c, output + o)
+        def from_there(c: Dim) -> Element:
+            there = point(channel + c)
+            return lambda a, b, o: there(a, b, output + o)
 
-        return gradient_block(w, transform, from_there, (output, channel), (height, count), width)
+        return gradient_block(w, transform, from_there, (output, channel), (height, count))
 
     return blocks_of_gradient(outputs, channels, block, kind)
 
@@ -297,27 +312,24 @@ def blocks_of_gradient(
 
 
 def gradient_block(
-    w: Buffer, transform: Transform, point: Callable[[Dim, Dim], Element], first: tuple[Dim, Dim],
-    counts: tuple[Dim, Dim], width: int, order: WeightOrder = "channels_first",
+    w: Buffer, transform: Transform, point: Callable[[Dim], Element], first: tuple[Dim, Dim],
+    counts: tuple[Dim, Dim], order: WeightOrder = "channels_first",
 ) -> list[Statement]:  # fmt: skip
     """One block of a weight, from the points of its channels c and outputs o, counted from the first."""
     (output, channel), (height, count) = first, counts
     taps = transform.rows
     outputs, channels = (w.shape[0], w.shape[1]) if order == "channels_first" else (w.shape[3], w.shape[2])
     flat = Buffer(w.name, w.dtype, (outputs, channels * taps * taps), w.space)
-    part = transform.part(w)
+    part = transform.part(w, BLOCK_OUTPUTS)
     made = Buffer("made", w.dtype, (BLOCK_CHANNELS * taps * taps, BLOCK_OUTPUTS), "stack")
 
     def one(c: Dim) -> tuple[Statement, ...]:
-        def lanes(place: Dim, lane: Dim) -> list[Statement]:
-            def results(r: Dim, values: Sequence[Scalar]) -> list[Statement]:
-                if order == "channels_last":
-                    return [Store(w, (r, s, channel + c, output + place), value) for s, value in enumerate(values)]
-                return [Store(made, ((c * taps + r) * taps + s, place), value) for s, value in enumerate(values)]
+        def results(r: Dim, values: Sequence[Scalar], place: Dim) -> list[Statement]:
+            if order == "channels_last":
+                return [Store(w, (r, s, channel + c, output + place), value) for s, value in enumerate(values)]
+            return [Store(made, ((c * taps + r) * taps + s, place), value) for s, value in enumerate(values)]
 
-            return [*transform.first(part, point(c, place), lane), *transform.second(part, results, lane)]
-
-        return vectors(height, width, lanes)
+        return transform.through(part, height, point(c), results)
 
     def element(o: Dim, j: Dim) -> Statement:
         return Store(flat, (output + o, channel * taps * taps + j), Load(made, (j, o)))

@@ -64,11 +64,16 @@ class Invariants(Pass):
     def _before_scan(
         self, builder: Builder, scan: Scan, args: tuple[Value, ...], given: Sequence[bool], value: Value
     ) -> Value:
+        """What the body makes of captured values alone is captured instead, and no longer what only that was made of."""
         first = scan.carried + scan.scanned
         body = self._within(scan.body, _chosen(scan.body, [False] * first, given[first:]))
         taken = _Taken(builder, body, dict(zip(body.inputs[first:], args[first:], strict=True)))
         smaller = taken.without(body, taken.frontier, len(body.inputs))
-        return builder.emit(replace(scan, body=smaller), *args, *taken.outside, source=value.source, name=value.name)
+        all_args = (*args, *taken.outside)
+        read = [n < first or _is_read(smaller, n) for n in range(len(all_args))]
+        kept = [a for a, used in zip(all_args, read, strict=True) if used]
+        body = _with_inputs(smaller, read)
+        return builder.emit(replace(scan, body=body), *kept, source=value.source, name=value.name)
 
     def _before_branches(
         self, builder: Builder, op: If, args: tuple[Value, ...], given: Sequence[bool], value: Value

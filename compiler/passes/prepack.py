@@ -45,9 +45,15 @@ class Prepack(Pass):
 
     vector_bytes: int = 32
     has_quads: bool = False
+    convolution_vectors: int = VECTORS_OF_TILE  # of a block of a convolution's output channels
 
     def configured(self, options: Options, target: Target) -> Prepack:
-        return replace(self, vector_bytes=target.vector_bytes, has_quads=target.has_quads)
+        return replace(
+            self,
+            vector_bytes=target.vector_bytes,
+            has_quads=target.has_quads,
+            convolution_vectors=target.tile_vectors,
+        )
 
     def __call__(self, graph: Graph) -> Graph:
         fixed = {v for v in graph.inputs if isinstance(v.op, Input) and v.op.role == "constant"}
@@ -118,7 +124,7 @@ class Prepack(Pass):
         if op.layout != "channels_last" or op.groups != 1 or not w.tensor.is_static or not is_fixed(w, fixed):
             return None
         *inner, extent = w.tensor.static_shape
-        block = self._block(extent, math.prod(inner), VECTORS_OF_TILE, value.tensor.dtype)
+        block = self._block(extent, math.prod(inner), self.convolution_vectors, value.tensor.dtype)
         if block is None:
             return None
         narrow = _narrow(builder, w)

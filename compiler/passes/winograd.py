@@ -61,8 +61,8 @@ from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass, rewrite
 from ingot.compiler.target import Target
 
-VECTORS = 2  # of a register tile: a block of output channels
-GROUP = 4  # most blocks of output channels that are computed between two transforms
+TILE_VECTORS = 2, 3, 4  # that a register tile may be wide: a block of output channels
+GROUP_VECTORS = 8  # most of output channels that are computed between two transforms
 CONSTANT_BATCH, CHANGING_BATCH = 1, 16  # that choices are made for, with a constant weight and with another
 FREE_SIZE = 32  # of a layer, that choices are made for where nothing tells more
 FREE_IMAGES = 64, 160, 320, 640  # sizes of the inputs, that choices are made for where they are not known
@@ -71,7 +71,7 @@ FREE_IMAGES = 64, 160, 320, 640  # sizes of the inputs, that choices are made fo
 EFFICIENCY = 0.8  # of the multiply-adds of a direct convolution
 DATA_COST = {2: 95, 4: 340}  # transforming one vector of channels of a tile; in proportion where it has more points
 RESULT_COST = {2: 55, 4: 160}
-BYTES = 1 / 8  # of a vector that arrive from memory
+BYTES = 1 / 8  # of a vector that arrive from where a program keeps what it makes
 OVERLAP = 0.4  # of the lesser of computing and reading is not hidden behind the other
 MAKING = 2.0  # times the time to read the transform of a weight, to make it
 PASSING = {2: 24, 4: 60}  # to make the transform of one vector of a weight in registers
@@ -144,8 +144,8 @@ def _convolution(builder: Builder, value: Value, way: Way, target: Target, repea
     x, w = value.args
     outputs, lanes = value.shape[-1], target.lanes(value.tensor.dtype.itemsize)
     assert isinstance(outputs, int)
-    columns = min(VECTORS, _vectors(outputs, lanes)) * lanes
-    blocks = _blocks(outputs, columns)
+    columns = tile_vectors(_vectors(outputs, lanes), target) * lanes
+    blocks = _blocks(outputs, columns, lanes)
     if way.passing:
         taps = builder.emit(WinogradTaps(lanes), w)
         return builder.emit(WinogradConvolution(tile, op.padding, outputs, "blocked", columns, blocks), x, taps)
@@ -349,20 +349,28 @@ def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float
 
 
 def _reading(value: Value, points: int, target: Target) -> float:
-    """The time to read a weight that has this many numbers for each pair of channels."""
-    channels, outputs = value.args[1].tensor.static_shape[-2:]
-    return points * channels * outputs * value.tensor.dtype.itemsize / (BYTES * target.vector_bytes)
+    """The time to read a weight that has this many numbers for each pair of channels: of a network that is only run it
+    comes from memory."""
+    w = value.args[1]
+    channels, outputs = w.tensor.static_shape[-2:]
+    rate = target.memory_rate if is_constant(w) else BYTES
+    return points * channels * outputs * value.tensor.dtype.itemsize / (rate * target.vector_bytes)
 
 
 def _together(computing: float, reading: float) -> float:
     return max(computing, reading) + OVERLAP * min(computing, reading)
 
 
-def _blocks(outputs: int, columns: int) -> int:
+def tile_vectors(outputs: int, target: Target) -> int:
+    """Vectors of a register tile for so many vectors of output channels: the width whose tiles cover them in the least time."""
+    return min(outputs, min(TILE_VECTORS, key=lambda n: -(-outputs // n) * n / target.tile_rate(n)))
+
+
+def _blocks(outputs: int, columns: int, lanes: int) -> int:
     """Blocks of a group: equally many in all groups, so that little is padded, and two groups where there can be: threads
     divide them when tiles are few."""
-    blocks = -(-outputs // columns)
-    return -(-blocks // max(-(-blocks // GROUP), min(2, blocks)))
+    blocks, most = -(-outputs // columns), GROUP_VECTORS * lanes // columns
+    return -(-blocks // max(-(-blocks // most), min(2, blocks)))
 
 
 def _vectors(channels: int, lanes: int) -> int:

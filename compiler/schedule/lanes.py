@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, Statement, Store
-from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Scalar
+from ingot.compiler.ir.scalar import Buffer, Combiner, Load, Scalar, Space
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import DType
 from ingot.compiler.schedule import build, partition
@@ -59,24 +59,40 @@ class Accumulator:
         return Store(self.lanes, (slot,), build.combine(self.combiner, Load(self.lanes, (slot,)), value, target))
 
 
-def accumulator(combiner: Combiner, dtype: DType, width: int) -> Accumulator:
-    lanes, part, total = (
-        Buffer(name, dtype, (slots,), "register")
-        for name, slots in (("lanes", VECTORS * width), ("part", width), ("total", width))
-    )
+def accumulator(combiner: Combiner, dtype: DType, width: int, space: Space = "register") -> Accumulator:
+    """`space` is where its lanes are: on the stack where there are more than registers hold."""
+    lanes = Buffer("lanes", dtype, (VECTORS * width,), space)
+    part, total = (Buffer(name, dtype, (width,), "register") for name in ("part", "total"))
     return Accumulator(combiner, dtype, lanes, part, total)
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What is done for a block of vectors: `first` in one wide vector, `then` in vectors of the usual width."""
+    """What is done for a block of vectors: `first` in one wide vector, `then` in vectors of the usual width; `after` it
+    something else, given where the block begins."""
 
-    first: RowPoint
+    first: RowPoint | None
     then: RowPoint
+    after: Callable[[tuple[Dim, ...]], tuple[Statement, ...]] | None = None
 
-    def inside(self, outer: tuple[Dim, ...]) -> tuple[Point, Point]:
-        """Both for the last axis, with the others fixed."""
-        return lambda i, slot: self.first((*outer, i), slot), lambda i, slot: self.then((*outer, i), slot)
+    def inside(self, outer: tuple[Dim, ...]) -> Steps:
+        """The same for the last axis, with the others fixed."""
+        first, after = self.first, self.after
+        return Steps(
+            None if first is None else lambda index, slot: first((*outer, *index), slot),
+            lambda index, slot: self.then((*outer, *index), slot),
+            None if after is None else lambda index: after((*outer, *index)),
+        )
+
+    def along(self, index: Dim, slot: Dim) -> Sequence[Statement]:
+        """What is done in vectors of the usual width, when there is one axis."""
+        return self.then((index,), slot)
+
+    def around(self, start: Dim, block: int) -> tuple[tuple[Statement, ...], tuple[Statement, ...]]:
+        """What comes before and after the vectors of the usual width."""
+        first = self.first
+        wide = () if first is None else _lanes(start, 0, block, block, lambda i, slot: first((i,), slot))
+        return wide, () if self.after is None else self.after((start,))
 
 
 def lane_loops(
@@ -86,7 +102,7 @@ def lane_loops(
     point: Point,
     start: Dim = 0,
     interleaved: bool = False,
-    steps: tuple[Point, Point] | None = None,
+    steps: Steps | None = None,
 ) -> tuple[Statement, ...]:
     """Every index of [start, start + extent) once: blocks of unrolled vectors, single vectors, masked tail.
 
@@ -96,11 +112,11 @@ def lane_loops(
     def whole(o: Dim) -> tuple[Statement, ...]:
         if interleaved:
             return _lanes(start + o * block, 0, block, block, point)
-        before, each = ((), point) if steps is None else (_lanes(start + o * block, 0, block, block, steps[0]), steps[1])
-        unrolled = build.loop(
-            "u", vectors, lambda u: _lanes(start + o * block, u * width, width, width, each), "unrolled"
-        )
-        return (*before, *unrolled)
+        begin = start + o * block
+        before, after = ((), ()) if steps is None else steps.around(begin, block)
+        each = point if steps is None else steps.along
+        unrolled = build.loop("u", vectors, lambda u: _lanes(begin, u * width, width, width, each), "unrolled")
+        return (*before, *unrolled, *after)
 
     done = extent // block * block
     singles = (extent - done) // width

@@ -25,6 +25,7 @@ from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
 from ingot.compiler.schedule.form import ReductionForm
+from ingot.compiler.schedule.result import TURN
 from ingot.compiler.schedule.tile import Cover, Tile
 from ingot.compiler.target import Target
 
@@ -49,6 +50,7 @@ class ContractionTiles:
     pack_right: bool
     pack_left: bool
     packed_panels: int = 1  # panels of the right operand that are packed together
+    packed_in_passing: bool = False  # the first tile of rows packs a panel as it reads it
     outer_rows: tuple[tuple[int, int], ...] = ()  # (axis, steps of a block) of other axes that only rows have
     outer_columns: tuple[tuple[int, int], ...] = ()  # the same of other axes that only columns have
     left_steps: int = 1  # steps of the reduced axis that packed rows keep together
@@ -56,6 +58,8 @@ class ContractionTiles:
     chunks_inside: bool = False  # a panel sees all chunks before the next comes; not when rows are packed by chunks
     fetch_panels: bool = False  # hint at the next stored panel of the right operand while this one is used
     streamed: bool = False  # a few rows: the right operand is read as it is stored (streams.py)
+    ends_apart: bool = False  # the epilogue of a block follows when all of its sums are made, row by row
+    returning: bool = False  # in a loop: panels from the first to the last and from the last to the first, in turn
     parallel: bool = True
 
     def __post_init__(self) -> None:
@@ -91,6 +95,7 @@ class Contraction:
 
 Left = Callable[[Dim, tuple[Dim, ...]], Scalar]  # (row in tile, point in chunk) -> left operand
 Right = Callable[[tuple[Dim, ...], Dim], Scalar]  # (point in chunk, lane in tile) -> right operand
+Pack = Callable[..., Sequence[Statement]]  # point in chunk -> packs what the right operand is there
 Ahead = Callable[..., Sequence[Statement]]  # the first of some points in a chunk -> hints at what comes later
 
 
@@ -153,7 +158,7 @@ class PanelNest:
         self.counts = [
             symbolic.ceildiv(extent, size) for extent, size in zip(self.form.kept_extents, self.sizes, strict=True)
         ]
-        self.partial = self._partial_place() if self.cut is not None else None
+        self.partial = self._partial_place() if self.cut is not None and not tiles.ends_apart else None
         self.left_panels = self._left_buffer() if tiles.pack_left else None
         self.chunks_inside = tiles.chunks_inside and not tiles.pack_left
         self.looped = self.found.overlapping(self.found.left, self.row)
@@ -213,7 +218,40 @@ class PanelNest:
         if any(extent == 0 for extent in self.form.kept_extents):
             return ()
         kind = "parallel" if self.tiles.parallel else "serial"
-        return build.loop("block", symbolic.product(self.counts), lambda n: self._chunks(self._block(n)), kind)
+
+        def one(number: Dim) -> tuple[Statement, ...]:
+            block = self._block(number)
+            return self._in_two_sweeps(block) if self.tiles.ends_apart else self._chunks(block)
+
+        return build.loop("block", symbolic.product(self.counts), one, kind)
+
+    def _in_two_sweeps(self, block: Block) -> tuple[Statement, ...]:
+        """All sums of a block, which wait in memory of its own, and then its epilogue."""
+        assert self.row is not None
+        shape = self.tiles.row_block, self.tiles.column_block
+        sums = Buffer(f"{self.accumulation.mark.name}_sums", self.accumulation.dtype, shape, "stack")
+        self.partial = Load(sums, (self.row - block.row_start, self.lane - block.column_start))
+        return (Alloc(sums), *self._chunks(block), *self._end(block))
+
+    def _end(self, block: Block) -> tuple[Statement, ...]:
+        """The epilogue of all elements of a block, in the order in which matrices that it reads and writes are stored."""
+        rows = symbolic.minimum(self.tiles.row_block, self.form.kept_extents[self.tiles.row_axis] - block.row_start)
+
+        def row(i: Dim) -> list[Statement]:
+            result: list[Statement] = []
+            for piece in block.columns.pieces:
+
+                def some(j: Dim, piece: tile.Piece = piece) -> tuple[Statement, ...]:
+                    lane = block.column_start + piece.start + j * piece.size
+                    each = Tile(block.fixed, self.row, block.row_start + i, 1, self.lane, lane, piece.size, self.tiles.width)
+                    sums = each.register(self.accumulation.mark.name, self.accumulation)
+                    take = each.spread(lambda r, lane: [Store(sums, (r, lane), self._partial_at(each, r, lane))])
+                    return (Alloc(sums), *take, *tile.finish(each, [sums], self.form))
+
+                result.extend(build.loop("j", piece.count, some))
+            return result
+
+        return build.loop("i", rows, row)
 
     def _block(self, number: Dim) -> Block:
         rest, place = number, []
@@ -221,6 +259,7 @@ class PanelNest:
             place.append(rest % count)
             rest = rest // count
         place.reverse()
+        place[-1] = self._in_turn(place[-1], self.counts[-1])
         tiles, extents = self.tiles, self.form.kept_extents
         parts = [partition.part_of(*part) for part in zip(extents, place, self.sizes, strict=True)]
         row_number, rows = 0, tile.cover(1, (1,))
@@ -282,7 +321,7 @@ class PanelNest:
             for piece, together in self._together(self._halved(block.columns.pieces)):
 
                 def panels(j: Dim, piece: tile.Piece = piece, together: int = together) -> Sequence[Statement]:
-                    start = block.column_start + piece.start + j * together * piece.size
+                    start = block.column_start + piece.start + self._in_turn(j, piece.count) * together * piece.size
                     return body(here, steps, tile.Piece(start, together, piece.size))
 
                 result.extend(build.loop("j", piece.count, panels))
@@ -290,6 +329,11 @@ class PanelNest:
 
         counts = [part.count for part in block.outer_columns]
         return build.nest([f"j{n}" for n in range(len(counts))], counts, columns)
+
+    def _in_turn(self, number: Dim, count: Dim) -> Dim:
+        """Counted from the other end every other time. Whatever is larger than a cache that forgets what was not read for
+        the longest time is never found there by a loop that always begins at the same end; so most of it is."""
+        return number + TURN * (count - 1 - 2 * number) if self.tiles.returning else number
 
     def _width(self, lanes: Dim) -> int:
         """Lanes of a vector for a panel: half of one, where that holds all of it and half takes half the time."""
@@ -327,18 +371,24 @@ class PanelNest:
             self.form.kept[axis]: part.start + step for (axis, _), part, step in zip(axes, parts, steps, strict=True)
         }
 
-    def _ahead(self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], lane: Dim) -> Mapping[Dim, Dim] | None:
-        """Where the panel after this one starts: the next chunk, the next columns, or the next of the last outer
-        column axis."""
+    def _ahead(
+        self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], lane: Dim, columns: int
+    ) -> Mapping[Dim, Dim] | None:
+        """Where the panel starts that is read after this one and those that are packed with it, `columns` in all: the next
+        chunk, the next columns, or the next of the last outer column axis."""
         if not self.tiles.fetch_panels:
             return None
         start: dict[Dim, Dim] = {**block.fixed, self.lane: lane, **chunk.at(self.form.reduced, [0] * len(chunk.starts))}
+        onwards: Dim = columns * (1 - 2 * TURN) if self.tiles.returning else columns
         if self.chunks_inside and self.cut is not None:
-            # where columns are stored in blocks, the next block follows the last chunk
-            axis = self.form.reduced[self.cut.axis]
-            return {**start, axis: start[axis] + chunk.extents[self.cut.axis]}
+            # after the last chunk come the next columns
+            axis, extent = self.form.reduced[self.cut.axis], self.form.reduced_extents[self.cut.axis]
+            place = start[axis] + self.cut.steps
+            after = place // extent
+            back = symbolic.ceildiv(extent, self.cut.steps) * self.cut.steps
+            return {**start, axis: place - after * back, self.lane: lane + after * onwards}
         if not steps:
-            return {**start, self.lane: lane + self.columns}
+            return {**start, self.lane: lane + onwards}
         following = (*steps[:-1], steps[-1] + 1)
         return {**start, **self._outer_index(self.tiles.outer_columns, block.outer_columns, following)}
 
@@ -346,32 +396,44 @@ class PanelNest:
         self, block: Block, chunk: Chunk, steps: tuple[Dim, ...], panels: tile.Piece
     ) -> tuple[Statement, ...]:
         """A few panels of columns, packed together, each against all rows of the block."""
-        assert isinstance(panels.count, int)
+        count = panels.count
+        assert isinstance(count, int)
         packed = None
         pack: tuple[Statement, ...] = ()
+        passing: Pack | None = None
         if self.tiles.pack_right:
-            packed = Buffer("panels", self.accumulation.dtype, (panels.count, *self._room(), self.columns), "stack")
-            pack = self._pack_right(packed, block, chunk, panels)
+            packed = Buffer("panels", self.accumulation.dtype, (count, *self._room(), self.columns), "stack")
+            passing = self._packed_in_passing(packed, block, chunk, panels)
+            pack = self._pack_right(packed, block, chunk, panels) if passing is None else (Alloc(packed),)
         counts = [part.count for part in block.outer_rows]
         names = [f"i{n}" for n in range(len(counts))]
 
         def one(number: Dim) -> tuple[Statement, ...]:
             lane = panels.start + number * panels.size
-            panel = Panel(number, lane, panels.size, self._ahead(block, chunk, steps, lane))
-            return build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, panel))
+            ahead = self._ahead(block, chunk, steps, lane, count * self.columns)
+            panel = Panel(number, lane, panels.size, ahead)
+            return build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, panel, passing))
 
-        return (*pack, *build.loop("p", panels.count, one))
+        return (*pack, *build.loop("p", count, one))
 
     def _tiles(
-        self, block: Block, outer: tuple[Dim, ...], chunk: Chunk, packed: Buffer | None, panel: Panel
+        self,
+        block: Block,
+        outer: tuple[Dim, ...],
+        chunk: Chunk,
+        packed: Buffer | None,
+        panel: Panel,
+        passing: Pack | None,
     ) -> list[Statement]:
-        """The tiles of rows at one point of the outer row axes."""
+        """The tiles of rows at one point of the outer row axes. The first of them packs the panel, if `passing` says how."""
         fixed = {**block.fixed, **self._outer_index(self.tiles.outer_rows, block.outer_rows, outer)}
         result: list[Statement] = []
         before: Dim = 0
         for piece in block.rows.pieces:
 
-            def one(i: Dim, piece: tile.Piece = piece, before: Dim = before) -> tuple[Statement, ...]:
+            def one(
+                i: Dim, piece: tile.Piece = piece, before: Dim = before, pack: Pack | None = None
+            ) -> tuple[Statement, ...]:
                 assert isinstance(piece.size, int)
                 place = piece.start + i * piece.size
                 row = block.row_start + place
@@ -379,9 +441,14 @@ class PanelNest:
                 each = Tile(fixed, self.row, row, piece.size, self.lane, *lanes, piece.limit(i))
                 left = self._left(each, block, (*outer, place), chunk)
                 ahead = self._fetch_panel(panel, (*outer, before + i), chunk)
-                return self._tile(each, left, self._right(each, packed, panel.number, chunk), chunk, ahead)
+                return self._tile(each, left, self._right(each, packed, panel.number, chunk), chunk, ahead, pack)
 
-            result.extend(build.loop("i", piece.count, one))
+            if passing is None:
+                result.extend(build.loop("i", piece.count, one))
+            else:
+                result.extend(one(0, pack=passing))
+                result.extend(build.loop("i", piece.count - 1, lambda i, one=one: one(i + 1)))
+                passing = None
             before = before + piece.count
         return result
 
@@ -413,31 +480,30 @@ class PanelNest:
         return direct if panels is None else packed
 
     def _fetch_panel(self, panel: Panel, place: tuple[Dim, ...], chunk: Chunk) -> Ahead | None:
-        """Hints at the same points of the next panel, divided among the tiles of rows that read this one: each fetches
-        other points of a group. `place` says which tile it is, along the outer row axes and rows."""
+        """Hints at the next panel, divided among the tiles of rows that read this one: each asks for the same lines of a
+        series of points, one point in a group of steps. `place` says which tile it is, along the outer row axes and rows."""
         if panel.ahead is None:
             return None
-        start = panel.ahead
+        start, unroll, points_of_chunk = panel.ahead, self.tiles.unroll, self._room()[-1]
         counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)]
         number: Dim = 0
         for step, count in zip(place, counts, strict=True):
             number = number * count + step
-        share = -(-self.tiles.unroll // math.prod(counts))
+        per_line = LINE_BYTES // self.found.right.dtype.itemsize
+        lines = -(-self.columns // per_line)
+        share = 1 << (-(-unroll * lines // math.prod(counts)) - 1).bit_length()  # lines of a group of points
+        groups = -(-points_of_chunk // unroll)
 
         def ahead(*first: Dim) -> list[Statement]:
             *points, last = first
             result: list[Statement] = []
             for n in range(share):
-                index = (*points, last + (number * share + n) % self.tiles.unroll)
+                line = number * share + n
+                index = (*points, line // lines * groups % points_of_chunk + last // unroll)
                 at = {**start, **{v: start[v] + i for v, i in zip(self.form.reduced, index, strict=True)}}
-                found = scalars.substitute(self.found.right, at)
+                found = scalars.substitute(self.found.right, {**at, self.lane: at[self.lane] + line % lines * per_line})
                 assert isinstance(found, Load)
-                *outer, lane = found.index
-                per_line = LINE_BYTES // found.dtype.itemsize
-                result += [
-                    Prefetch(found.buffer, (*outer, lane + offset), SECOND_CACHE)
-                    for offset in range(0, self.columns, per_line)
-                ]
+                result.append(Prefetch(found.buffer, found.index, SECOND_CACHE))
             return result
 
         return ahead
@@ -446,6 +512,21 @@ class PanelNest:
         self, packed: Buffer, block: Block, chunk: Chunk, panels: tile.Piece
     ) -> tuple[Statement, ...]:
         """packed[p, k..., l] = right(k, start + size*p + l), for the points of a chunk"""
+        if self._turned(panels.size):
+            return (Alloc(packed), *self._pack_squares(packed, block, chunk, panels))
+        unroll = max(1, UNROLL // panels.count) if isinstance(panels.count, int) else 1
+        return (Alloc(packed), *tile.reduction_loops(chunk.extents, self._pack_point(packed, block, chunk, panels), unroll))
+
+    def _packed_in_passing(self, packed: Buffer, block: Block, chunk: Chunk, panels: tile.Piece) -> Pack | None:
+        """How the first tile of rows packs what it reads; None where it does not. There must be such a tile, and one panel."""
+        first = block.rows.pieces[0]
+        if not self.tiles.packed_in_passing or block.outer_rows or panels.count != 1 or self._turned(panels.size):
+            return None
+        known = isinstance(first.count, int) and first.count > 0 and first.steps is None
+        return self._pack_point(packed, block, chunk, panels) if known else None
+
+    def _pack_point(self, packed: Buffer, block: Block, chunk: Chunk, panels: tile.Piece) -> Pack:
+        """Packs one point of a chunk."""
 
         def point(*index: Dim) -> tuple[Statement, ...]:
             at = {**block.fixed, **chunk.at(self.form.reduced, index)}
@@ -460,10 +541,7 @@ class PanelNest:
 
             return build.loop("p", panels.count, panel, "unrolled")
 
-        if self._turned(panels.size):
-            return (Alloc(packed), *self._pack_squares(packed, block, chunk, panels))
-        unroll = max(1, UNROLL // panels.count) if isinstance(panels.count, int) else 1
-        return (Alloc(packed), *tile.reduction_loops(chunk.extents, point, unroll))
+        return point
 
     def _turned(self, lanes: Dim) -> bool:
         """Whether the right operand is stored along the last reduced axis, in words that squares can be made of."""
@@ -549,7 +627,7 @@ class PanelNest:
     # --- the tile -------------------------------------------------------------------------------------------
 
     def _tile(
-        self, each: Tile, left: Left, right: Right, chunk: Chunk, ahead: Ahead | None
+        self, each: Tile, left: Left, right: Right, chunk: Chunk, ahead: Ahead | None, pack: Pack | None
     ) -> tuple[Statement, ...]:
         sums = each.register(self.accumulation.mark.name, self.accumulation)
 
@@ -559,13 +637,17 @@ class PanelNest:
                 total = build.combine("sum", Load(sums, (r, lane)), product, self.target)
                 return [Store(sums, (r, lane), total)]
 
-            return each.spread(element)
+            return (*(pack(*index) if pack is not None else ()), *each.spread(element))
 
         chain = (
             Alloc(sums),
             *self._begin(each, sums, chunk),
             *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead, self.looped),
         )
+        if self.tiles.ends_apart:
+            if chunk.first is None:
+                return (*chain, *self._save(each, sums))
+            return (*self._fetch_partial(each), *chain, *self._add_partial(each, sums, chunk.first), *self._save(each, sums))
         if chunk.first is None or chunk.last is None:
             return (*self._fetch_operands(each), *chain, *self._finish(each, sums))
         first, last = chunk.first, chunk.last
@@ -611,30 +693,34 @@ class PanelNest:
         return found
 
     def _fetch_partial(self, each: Tile) -> tuple[Statement, ...]:
-        """Sums that wait in memory are on their way while the micro-kernel runs."""
+        """Sums that wait in memory are on their way while the micro-kernel runs. Of a single row the hardware foresees
+        all but the first line."""
+        per_line = LINE_BYTES // self.accumulation.dtype.itemsize if each.rows > 1 else each.slots
 
         def row(r: Dim) -> list[Statement]:
-            place = self._partial_at(each, r, 0)
-            return [Prefetch(place.buffer, place.index)]
+            places = [self._partial_at(each, r, lane) for lane in range(0, each.slots, per_line)]
+            return [Prefetch(place.buffer, place.index) for place in places]
 
         return build.loop("r", each.rows, row, "unrolled")
 
     def _add_chunk(self, each: Tile, sums: Buffer, first: Scalar, last: Scalar) -> tuple[Statement, ...]:
         """Sums so far plus this chunk's; kept in memory until the last chunk."""
+        return (*self._add_partial(each, sums, first), If(last, self._finish(each, sums), self._save(each, sums)))
 
+    def _add_partial(self, each: Tile, sums: Buffer, first: Scalar) -> tuple[Statement, ...]:
         def add(r: Dim, lane: Dim, before: Scalar) -> list[Statement]:
             return [Store(sums, (r, lane), ir.apply("add", before, Load(sums, (r, lane))))]
 
+        begin = each.spread(lambda r, lane: add(r, lane, self.accumulation.neutral))
+        go_on = each.spread(lambda r, lane: add(r, lane, self._partial_at(each, r, lane)))
+        return (If(first, begin, go_on),)
+
+    def _save(self, each: Tile, sums: Buffer) -> tuple[Statement, ...]:
         def save(r: Dim, lane: Dim) -> list[Statement]:
             at = self._partial_at(each, r, lane)
             return [Store(at.buffer, at.index, Load(sums, (r, lane)))]
 
-        begin = each.spread(lambda r, lane: add(r, lane, self.accumulation.neutral))
-        go_on = each.spread(lambda r, lane: add(r, lane, self._partial_at(each, r, lane)))
-        return (
-            If(first, begin, go_on),
-            If(last, self._finish(each, sums), each.spread(save)),
-        )
+        return each.spread(save)
 
     def _finish(self, each: Tile, sums: Buffer) -> tuple[Statement, ...]:
         """The epilogue of a tile: a few rows at a time where it is long for straight code."""

@@ -2,7 +2,8 @@
 
     split       one loop into an outer loop of full blocks, an inner loop over a block, and a loop over the rest
     block       the same without a separate rest: the inner loop of the last block is shorter
-    alternate   take iterations from the first and the second half in turn
+    peel        the first few iterations, of which the program may find out how many, apart from the others
+    alternate   take iterations from the halves, or other parts, in turn
     reorder     exchange two perfectly nested loops
     fuse        two perfectly nested loops into one
     join        loops one after the other into one loop over all their iterations
@@ -137,18 +138,31 @@ def block(loop: For, factor: Dim) -> For:
     return For(outer, blocks, (For(inner, extent, copy(loop.body, {loop.variable: outer * factor + inner})),))
 
 
-def alternate(loop: For) -> For:
-    """for v in n { S(v) }  ->  for i in ceil(n/2) { for h in 2 { S(ceil(n/2)*h + i) } }      the last h only if it is < n
+def peel(loop: For, count: Dim) -> tuple[For, For]:
+    """for v in n { S(v) }  ->  for f in c { S(f) }  and  for r in n - c { S(c + r) }      c = min(count, n)"""
+    _require_serial(loop, "peel")
+    count = symbolic.minimum(count, loop.extent)
+    first = symbolic.Variable(f"{name_of(loop)}_f", 0, count - 1)
+    rest = symbolic.Variable(name_of(loop), 0, loop.extent - count - 1)
+    return (
+        For(first, count, copy(loop.body, {loop.variable: first})),
+        For(rest, loop.extent - count, copy(loop.body, {loop.variable: count + rest})),
+    )
+
+
+def alternate(loop: For, parts: int = 2) -> For:
+    """for v in n { S(v) }  ->  for i in ceil(n/p) { for h in p { S(ceil(n/p)*h + i) } }      the last h only if it is < n
 
     when iterations are independent.
     """
     _require_serial(loop, "alternate")
     _require_independent(loop, "alternate")
-    half = symbolic.ceildiv(loop.extent, 2)
-    place = symbolic.Variable(f"{name_of(loop)}_p", 0, half - 1)
-    sides = symbolic.minimum(2, loop.extent - half + 1 - place)
+    part = symbolic.ceildiv(loop.extent, parts)
+    place = symbolic.Variable(f"{name_of(loop)}_p", 0, part - 1)
+    sides = loop.extent - part + 1 - place if parts == 2 else symbolic.ceildiv(loop.extent - place, part)
+    sides = symbolic.minimum(parts, sides)
     side = symbolic.Variable(f"{name_of(loop)}_h", 0, sides - 1)
-    return For(place, half, (For(side, sides, copy(loop.body, {loop.variable: side * half + place})),))
+    return For(place, part, (For(side, sides, copy(loop.body, {loop.variable: side * part + place})),))
 
 
 def reorder(loop: For) -> For:

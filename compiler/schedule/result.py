@@ -18,12 +18,17 @@ class ScheduleOptions:
     `recipe` forces one recipe by name; `decisions` replaces fields of that recipe's decision record, for a tuner.
     `leaving`: outputs are results of the program in memory of their own, so that they may bypass the caches when
     they are large; memory that is read and overwritten is in the caches anyway.
+    `repeated`: the kernel runs in a loop of the program, whose iterations it may be told apart by (`Scheduled.turn`).
     """
 
     recipe: str | None = None
     decisions: Mapping[str, Any] = field(default_factory=dict)
     parallel: bool = True
     leaving: bool = False
+    repeated: bool = False
+
+
+TURN = Symbol("loop.turn", 0, 1)
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,4 @@ class Scheduled:
     scratch: tuple[Buffer, ...] = ()
     in_place: tuple[tuple[Buffer, Buffer], ...] = ()
     sizes: Mapping[Symbol, Dim] = field(default_factory=dict)  # symbols of the function -> what callers pass for them
+    turn: Symbol | None = None  # a symbol for which the loop around passes 0 and 1 in turn

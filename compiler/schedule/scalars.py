@@ -13,6 +13,7 @@ from ingot.compiler.ir.scalar import (
     Buffer,
     Cast,
     IndexValue,
+    Lead,
     Load,
     Reduce,
     Scalar,
@@ -126,6 +127,11 @@ def offset(load: Load) -> Dim:
     for index, extent in zip(load.index, load.buffer.shape, strict=True):
         place = place * extent + index
     return place
+
+
+def until_line(place: Load, line: int) -> Dim:
+    """Elements from this one to the next that begins a line of so many bytes; known when the program runs."""
+    return (Lead(place.buffer, line).dim - offset(place)) % max(1, line // place.dtype.itemsize)
 
 
 _HEAVY = frozenset({

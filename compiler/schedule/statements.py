@@ -27,7 +27,7 @@ from ingot.compiler.ir.loops import (
     walk,
 )
 from ingot.compiler.ir.rewriting import Rewriter
-from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
+from ingot.compiler.ir.scalar import Buffer, Lead, Load, Local, Read, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.traverse import statement_dims, statement_scalars
 from ingot.compiler.schedule.scalars import atoms_of, atoms_of_dim, loads
@@ -62,6 +62,10 @@ class _Copier:
                 return self.places[buffer](index)
             case Load() if self.replace_load is not None:
                 return self.replace_load(node)
+            case Lead(buffer, size) if buffer in self.buffers:
+                return Lead(self.buffers[buffer], size)
+            case Lead(buffer, size) if buffer in self.places:
+                return Lead(self.places[buffer]((0,) * len(buffer.shape)).buffer, size)
             case Read(local) if local in self.locals:
                 return Read(self.locals[local])
             case _:

@@ -97,7 +97,7 @@ def _float_code(x: Tensor, form: Format, saturate: bool) -> Any:
     too_large = code > form.largest
     code = too_large.where(form.largest if saturate else form.overflow, code)
     code = wide.is_nan().where(form.nan, code)
-    negative = bits < 0
+    negative = (bits < 0) & ~wide.is_nan()  # which sign a NaN has is left open by arithmetic
     if form.unsigned_zero:
         negative = negative & (code != 0)
     return negative.where(code | form.sign, code).cast(u8)

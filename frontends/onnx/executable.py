@@ -102,6 +102,7 @@ class OnnxExecutable:
     def __init__(self, staged: Staged, given: Mapping[str, Given | None]) -> None:
         self.staged = staged
         self.given = dict(given)
+        self.types = _known(given)
         self.inputs = tuple(_spec(n, g) for n, g in given.items())
 
     @property
@@ -111,8 +112,7 @@ class OnnxExecutable:
     def run(self, *args: Any, **named: Any) -> list[Any]:
         """The outputs in order, always a list."""
         environment = self._environment(args, named)
-        types = {n: g for n, g in self.given.items() if g is not None}
-        return self.staged(environment, types)
+        return self.staged(environment, self.types)
 
     def _environment(self, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
         values = order_arguments(self.inputs, args, named)

@@ -346,7 +346,7 @@ class Importer:
     def _converted(self, found: Converter, call: Call) -> list[Any]:
         values = call.values
         if found.raw:
-            return _listed(found.function(call, *values))
+            return _answered(found, call, values)
         if values and all(isinstance(v, np.ndarray | Dims | None) for v in values):
             folded = self._folded(found, call)
             if folded is not None:
@@ -375,12 +375,7 @@ class Importer:
         _check_ranks(found, call, args)
         if unknown:
             raise NeedsValue(str(unknown[0]), [n for need in unknown for n in need.numbers])
-        try:
-            return _listed(found.function(call, *args))
-        except TypeError as error:
-            if "positional argument" not in str(error):
-                raise
-            raise ProblemError(Kind.INPUT_COUNT, f"{call.name} is given {len(args)} inputs") from None
+        return _answered(found, call, args)
 
     def _moved(self, found: Converter, call: Call) -> list[Value]:
         """An op that only moves elements, on the storage of a narrow type."""
@@ -456,6 +451,16 @@ def _is_open(value: Value) -> bool:
 
 def _is_coded(value: Value) -> bool:
     return isinstance(value, Coded) or (isinstance(value, np.ndarray) and element_of(value).is_coded)
+
+
+def _answered(found: Converter, call: Call, args: Sequence[Any]) -> list[Any]:
+    """What a converter makes of these inputs; how many there are is not described of every op."""
+    try:
+        return _listed(found.function(call, *args))
+    except TypeError as error:
+        if "positional argument" not in str(error):
+            raise
+        raise ProblemError(Kind.INPUT_COUNT, f"{call.name} is given {len(args)} inputs") from None
 
 
 def _listed(results: Any) -> list[Any]:

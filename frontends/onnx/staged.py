@@ -38,6 +38,7 @@ from ingot.frontends.onnx.importer import MALFORMED, Deferred, Importer, Item, g
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.registry import domain_name
 from ingot.frontends.onnx.scope import Scope, Weight
+from ingot.frontends.onnx.signature import check_elements, description_of
 from ingot.frontends.onnx.source import Model
 from ingot.frontends.onnx.stages import (
     Collected,
@@ -45,12 +46,15 @@ from ingot.frontends.onnx.stages import (
     Environment,
     Given,
     Key,
+    Routes,
     Shapes,
     Stage,
+    Way,
     bind_dims,
     bound,
     describe,
     is_described,
+    seen,
     unshown_dims,
 )
 from ingot.frontends.onnx.values import Opaque, Pending
@@ -61,6 +65,7 @@ Result = TypeVar("Result")
 
 MOST_LISTED = 200  # problems in one error; a broken model may have one per node
 MAXIMUM_STAGES = 64  # kept per place; the oldest is forgotten
+MOST_NODES = 1 << 12  # of the host that are kept as they were read: functions that are expanded again have new ones
 
 
 class Staged:
@@ -82,9 +87,11 @@ class Staged:
         self.options = options
         self.name = name
         self.shapes = Shapes()  # of inputs
+        self.routes = Routes()  # of calls for the declared types
         self.first: dict[Key, Stage] = {}
         self.refused: set[Key] = set()
         self.bodies: dict[int, tuple[GraphProto, Staged]] = {}  # by id; holding the graph keeps its id its own
+        self.nodes: dict[int, tuple[Item, Call]] = {}  # host nodes that have run, by the id of the item
 
     # --- building ----------------------------------------------------------------------------------
 
@@ -231,11 +238,10 @@ class Staged:
 
     def _run(self, environment: Environment, types: Mapping[str, Given], flexible: bool) -> list[Any]:
         stage, given = self._first(environment, types, flexible)
-        dims: dict[Symbol, int] = {}
+        told = [given]  # the stages so far
         while True:
-            bind_dims(given, environment, dims)
             try:
-                stage.run(environment, dims)
+                stage.run(environment, _dims_of(told, environment) if stage.carrier else {})
             except (ArgumentError, ExecutionError) as error:
                 if not (flexible and stage.assumes):
                     raise
@@ -243,11 +249,17 @@ class Staged:
             rest, needs = self._run_host(stage, environment)
             if not rest:
                 return [environment[name] for name in self.outputs]
-            stage, given = self._next(stage, rest, needs, environment, flexible, dims)
+            stage, given = self._next(stage, rest, needs, environment, flexible, told)
+            told.append(given)
 
-    def _first(
-        self, environment: Environment, types: Mapping[str, Given], may_vary: bool
-    ) -> tuple[Stage, dict[str, Given]]:
+    def _first(self, environment: Environment, types: Mapping[str, Given], may_vary: bool) -> Way:
+        """The first stage, as it was found for the same shapes before."""
+        if not may_vary or environment.keys() != types.keys():
+            return self._found_first(environment, types, may_vary)
+        key = seen(environment, environment)
+        return self.routes.find(key) or self.routes.keep(key, self._found_first(environment, types, may_vary))
+
+    def _found_first(self, environment: Environment, types: Mapping[str, Given], may_vary: bool) -> Way:
         """The first stage for the declared types, else for shapes of which the changing dims are symbolic; for these
         very shapes where that says too little."""
         self.shapes.note(environment)
@@ -301,7 +313,9 @@ class Staged:
             said = f"{node.op_type} of {', '.join(map(_outline, given))}: {error}"
             raise OnnxError([Problem(Kind.BAD_VALUE, said, waiting.item.label)], self.model.name) from error
         except MALFORMED as error:  # what the function did not foresee of a malformed node
-            problem = Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", waiting.item.label)
+            problem = _mistyped(waiting.item, call.version, given)
+            if problem is None:
+                problem = Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", waiting.item.label)
             raise OnnxError([problem], self.model.name) from error
         # a tuple or list holds the outputs: a node whose one output is a sequence gives a list of that list
         results = results if isinstance(results, tuple | list) else (results,)
@@ -319,9 +333,24 @@ class Staged:
         needs: set[str],
         environment: Environment,
         may_vary: bool,
-        dims: Mapping[Symbol, int],
-    ) -> tuple[Stage, dict[str, Given]]:
+        told: Sequence[Mapping[str, Given]],
+    ) -> Way:
+        """The stage of what is left, as it was found for the same shapes and values before."""
         plan = self._continuation(stage, rest, environment)
+        key = seen(environment, plan.names, needs) if may_vary else None
+        way = plan.routes.find(key)
+        return way or plan.routes.keep(key, self._found_next(stage, plan, rest, needs, environment, may_vary, told))
+
+    def _found_next(
+        self,
+        stage: Stage,
+        plan: Continuation,
+        rest: list[Deferred],
+        needs: set[str],
+        environment: Environment,
+        may_vary: bool,
+        told: Sequence[Mapping[str, Given]],
+    ) -> Way:
         stage.shapes.note({n: environment[n] for n in plan.names})
         for varies in (True, False) if may_vary else (False,):
             if varies:
@@ -333,8 +362,7 @@ class Staged:
                 continue
             found = stage.following.get(key)
             if found is None:
-                sizes = dict(dims)
-                bind_dims(given, environment, sizes)
+                sizes = _dims_of([*told, given], environment)
                 name = f"{self.name}_{len(stage.following)}"
                 try:
                     found = self.build(plan.items, {**plan.known, **given}, name, sizes)
@@ -396,6 +424,16 @@ class Staged:
             found += body.stages()
         return found
 
+    def attributes_of(self, item: Item) -> Call:
+        """A node of the host, of which only what its attributes say is asked for."""
+        _, made = self.nodes.get(id(item), (item, None))
+        if made is None:
+            if len(self.nodes) >= MOST_NODES:
+                self.nodes.clear()
+            made = Call(Importer(self.model), Scope(Trace()), item.node, dict(item.opsets), 0, [])
+            self.nodes[id(item)] = item, made
+        return made
+
     def body(self, graph: GraphProto, opsets: Mapping[str, int]) -> tuple[Staged, tuple[str, ...]]:
         """A subgraph as a graph of its own, and the names it takes from outside."""
         _, made = self.bodies.get(id(graph), (graph, None))
@@ -424,6 +462,25 @@ class _Imported:
 
 class _Broken(Exception):
     """A call does not keep what its program assumes."""
+
+
+def _dims_of(told: Iterable[Mapping[str, Given]], environment: Environment) -> dict[Symbol, int]:
+    """The values of the symbolic dims that stages were told of."""
+    dims: dict[Symbol, int] = {}
+    for given in told:
+        bind_dims(given, environment, dims)
+    return dims
+
+
+def _mistyped(item: Item, version: int, given: Sequence[Any]) -> Problem | None:
+    """What is wrong with the elements of what a node of the host is given; importing saw that of text only as text."""
+    schema = description_of(domain_name(item.node.domain), item.node.op_type, version)
+    try:
+        if schema is not None:
+            check_elements(item.node, schema, given)
+    except ProblemError as error:
+        return error.at(item.label)
+    return None
 
 
 def _is_unsteady(stage: Stage, waiting: Deferred) -> bool:
@@ -467,8 +524,7 @@ class HostCall:
         self.staged = staged
         self.item = item
         self.environment = environment
-        scope = Scope(Trace())
-        self.attributes = Call(Importer(staged.model), scope, item.node, dict(item.opsets), 0, [])
+        self.attributes = staged.attributes_of(item)
         self.version = item.opsets.get(domain_name(item.node.domain), 1)
 
     @property

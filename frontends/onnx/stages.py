@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,11 @@ from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Value
 from ingot.runtime.executable import Executable
 
 LONGEST_VALUE = 1 << 16  # bytes of a value that may be part of a stage's key
+MOST_ROUTES = 64  # kept per place
 
 Environment = dict[str, Any]  # names to what the host has: arrays, lists, None
 Key = tuple[Any, ...]
+Way = tuple["Stage", "dict[str, Given]"]  # a stage and what it was told
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,24 @@ def describe(value: Any, by_value: bool, symbols: Mapping[int, Symbol] | None = 
     return Given(TensorType(kind.storage, tuple(shape)), kind)
 
 
+class Routes:
+    """The ways that calls took from one place on, by what they were given there (see `seen`). A stage that was right for
+    some shapes stays right, so forgetting a way, or keeping one that would be chosen otherwise by now, costs time only."""
+
+    def __init__(self) -> None:
+        self.ways: dict[Key, Way] = {}
+
+    def find(self, key: Key | None) -> Way | None:
+        return None if key is None else self.ways.get(key)
+
+    def keep(self, key: Key | None, way: Way) -> Way:
+        if key is not None:
+            if len(self.ways) >= MOST_ROUTES:
+                self.ways.clear()
+            self.ways[key] = way
+        return way
+
+
 @dataclass(frozen=True, eq=False)
 class Continuation:
     """What follows a stage when these nodes are left: the same at every call."""
@@ -94,6 +114,23 @@ class Continuation:
     items: list[Item]
     names: list[str]  # values they read that may change from call to call
     known: dict[str, Given]  # values that never change
+    routes: Routes = field(default_factory=Routes)
+
+
+def seen(environment: Environment, names: Iterable[str], by_value: Collection[str] = ()) -> Key | None:
+    """What decides how a call goes on: the shapes and element types of these values, and the contents of those in
+    `by_value`. None when one of them is no array of numbers, or too long to compare."""
+    found: list[Any] = []
+    for name in names:
+        value = environment[name]
+        if type(value) is not np.ndarray or value.dtype.hasobject:
+            return None
+        found += (value.shape, value.dtype)
+        if name in by_value:
+            if value.nbytes > LONGEST_VALUE:
+                return None
+            found.append(value.tobytes())
+    return tuple(found)
 
 
 @dataclass(eq=False)

@@ -126,6 +126,18 @@ def test_matrix_products_take_their_epilogue(function):
     assert len(plan.steps) == 1, kernels(plan)
 
 
+def test_products_do_not_take_what_has_more_elements():
+    """Two products side by side in a new last axis, as real and imaginary parts are: a product by itself is a product."""
+
+    def spectrum(x, real, imaginary):
+        parts = [(x @ m).reshape(100, 32, 1) for m in (real, imaginary)]
+        both = ingot.concat(*parts, axis=2)
+        return both * both
+
+    made = kernels(plan_of(spectrum, ingot.f32[100, 64], ingot.f32[64, 32], ingot.f32[64, 32]))
+    assert made.count(("contract",)) == 2, made
+
+
 def test_convolutions_take_their_epilogue():
     """A strided convolution (which has no other way) with the norm folded in, bias and activation behind it."""
     model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, stride=2))

@@ -1,7 +1,7 @@
 """Every way in which one thing of a node can be off, one after the other: `python -m tests.fuzz.onnx_variants`.
 
 Where the fuzzer (onnx_models.py) draws, this lists: each input with any other rank, extents that are empty, 1 or odd,
-open dims, other element types, or left out; each attribute left out, or with any of a list of values. The check of a
+open dims, other element types, left out, or not given; each attribute left out, or with any of a list of values. The check of a
 model says what is wrong with it, in a way that its converter foresaw.
 """
 
@@ -96,6 +96,13 @@ def _of_node(model: ModelProto, number: int, node: NodeProto) -> Iterator[tuple[
         made = _copied(model)
         del made.graph.node[number].input[place]
         yield f"input {place} of {node.op_type} is removed", made
+        made = _copied(model)
+        del made.graph.node[number].input[place:]
+        yield f"{node.op_type} has {place} inputs", made
+    for more in (1, 4):
+        made = _copied(model)
+        made.graph.node[number].input.extend(list(node.input[:1]) * more)
+        yield f"{node.op_type} has {more} inputs more", made
     for place, attribute in enumerate(node.attribute):
         made = _copied(model)
         del made.graph.node[number].attribute[place]

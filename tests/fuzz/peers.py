@@ -26,7 +26,7 @@ RANDOM = frozenset(
 COARSE = {"float16": 2e-2, "bfloat16": 5e-2}  # of what is stored in few bits
 NEAR, FAR = 1e-3, 1e-2  # of the largest number: the peers from each other, the answer from them
 _NOT_REPRESENTED = {"int32": -(1 << 31), "int64": -(1 << 63)}  # what x86 makes of a float that is too large
-SPREADING = frozenset({"Conv", "ConvTranspose"})
+SPREADING = frozenset({"Conv", "ConvTranspose", "Attention"})
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def judged(model: bytes, answers: Sequence[Answer]) -> tuple[str, str]:
     doubt = ""
     for answer in answers:
         if ops & SPREADING and not _is_plain(answer.inputs):
-            continue  # a convolution may spread what is not finite
+            continue  # a convolution may spread what is not finite; peers add -inf to scores that a mask hides, NaN too
         given = [r for r in (_asked(ask, proto, answer.inputs) for ask in (_reference, _runtime)) if r is not None]
         if not given:
             continue

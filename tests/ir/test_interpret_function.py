@@ -226,6 +226,15 @@ def test_indices_from_data():
         run(wrong, x, ids, np.zeros(3, np.float32))
 
 
+@pytest.mark.parametrize(("shift", "expected"), [(0, 0), (4, 15), (16, 12), (60, 1), (62, 0)])
+def test_how_many_elements_come_before_a_line(shift, expected):
+    memory = np.zeros(256, np.uint8)
+    start = -memory.ctypes.data % 64 + shift
+    x = memory[start : start + 64].view(np.float32)
+    function = "function f(x: f32[16], y: i64[1]) { y[0] = lead(x, 64) }"
+    assert run(function, x, np.zeros(1, np.int64))[1].tolist() == [expected]
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

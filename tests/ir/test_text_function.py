@@ -47,6 +47,9 @@ function main(x: f32[n, 16], y: f32[n, 16], `let`: i64[4]) {
     fail y[i, 0] != 1.0 code 7 "there"(index(i), y[i, 0])
     fail true code 1 "here"
     prefetch x[i, bounded(`let`[0], 16, "lookup")] locality 2
+    for k_1 in opaque(lead(y, 64), [0, 15]) {
+      y[i, k_1] = 1.0
+    }
   }
 }
 """

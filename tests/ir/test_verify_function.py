@@ -7,7 +7,7 @@ import pytest
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir import text
 from ingot.compiler.ir.loops import Alloc, Call, Fail, For, Function, If, Let, Prefetch, Store, View, While
-from ingot.compiler.ir.scalar import Buffer, Const, IndexValue, Load, Local, Read, Reduce
+from ingot.compiler.ir.scalar import Buffer, Const, IndexValue, Lead, Load, Local, Read, Reduce
 from ingot.compiler.ir.symbolic import Opaque, Symbol, Variable
 from ingot.compiler.ir.types import boolean, f32, i64
 from ingot.compiler.ir.verify import VerifyError, verify_function
@@ -96,6 +96,9 @@ def store(position: Any = 0, value: Any = ONE, buffer: Buffer = X) -> Store:
         ([Let(T, Const(1, i64))], "let t: it is f32, its value is i64"),
         ([store(0, Reduce("sum", (K,), (4,), ONE))], "a sum over variables stands inside loops"),
         ([store(0, ir.apply("add", ONE, Const(1, i64)))], "add is applied to different types"),
+        ([store(Lead(X, 16).dim)], None),
+        ([store(Lead(OTHER, 16).dim)], "it asks where other: f32[4] is, which has no address here"),
+        ([Alloc(REGISTER), store(Lead(REGISTER, 16).dim)], "it asks where r: f32[4] is, which has no address here"),
         ([store(Opaque(Read(Local("k", i64)), 0, 3))], "k is read, but no let binds it here"),
         ([If(ONE, ())], "the condition is f32, not bool"),
         ([While(ONE, ())], "the condition is f32, not bool"),

@@ -144,3 +144,16 @@ def test_starts_are_clamped(start, first):
 def test_refusals_say_why(op, types, message):
     with pytest.raises(OpTypeError, match=message):
         op.infer(*types)
+
+
+@pytest.mark.parametrize("op", [ScatterNd(), ScatterElements(0)])
+def test_what_is_scattered_into_may_be_stored_in_any_order(op):
+    """A transposed array is a view, and a copy of it may be too."""
+    straight, indices, updates = np.zeros((3, 4)), np.array([[1], [2]]), np.ones((2, 4))
+    if isinstance(op, ScatterElements):
+        indices = np.repeat(indices, 4, 1)
+    turned = np.asfortranarray(straight)
+    expected = [[0] * 4, [1] * 4, [1] * 4]
+    for data in (straight, turned, np.zeros((4, 3)).T):
+        np.testing.assert_array_equal(op.evaluate(data, indices, updates), expected)
+        assert not data.any()

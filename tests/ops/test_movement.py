@@ -8,11 +8,14 @@ import pytest
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import axes
-from ingot.compiler.ir.types import TensorType, f32, i64
+from ingot.compiler.ir.types import TensorType, f32, i64, type_of
 from ingot.compiler.ops import movement
 from ingot.compiler.ops.base import OpTypeError
 from ingot.compiler.ops.movement import Concat, Diagonal, Dilate, Pad, Slice
 from ingot.compiler.ops.structure import reshape_index
+from ingot.compiler.options import Options
+from ingot.compiler.pipeline import compile_graph
+from ingot.runtime.executable import Executable
 from tests.ops.harness import build, call, gradient_of, run
 
 X = np.arange(6.0)
@@ -69,6 +72,14 @@ def test_split_undoes_concat(rng):
 
     for found, expected in zip(call(round_trip, *parts), parts, strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_many_parts_are_chosen_between_by_halves(rng):
+    """Compiling looks at scalars by recursion; a chain of so many choices was deeper than Python goes."""
+    columns = [rng.standard_normal((2, 1)).astype(np.float32) for _ in range(400)]
+    graph = build(lambda *nodes: movement.concat(nodes, 1), [type_of(c) for c in columns])
+    program = compile_graph(graph, Options(cache=False)).program
+    np.testing.assert_array_equal(Executable(program)(*columns), np.concatenate(columns, 1))
 
 
 def test_stack_makes_a_new_axis(rng):

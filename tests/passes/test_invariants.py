@@ -29,6 +29,8 @@ def test_rearranging_a_captured_weight_leaves_the_loop():
     result = Invariants()(packed)
     assert "block" not in names(body_of(result))
     assert "block" in names(result)
+    scan = next(v for v in result.body if v.op.regions)
+    assert len(scan.args) == len(body_of(result).inputs) == 3, "the weight as it was is no longer captured"
     same_meaning(graph, result, 1e-12)
 
 

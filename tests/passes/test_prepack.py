@@ -1,5 +1,7 @@
 """Constant weights are stored in blocks; the elementwise ops that follow stay with the product."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -148,6 +150,15 @@ def test_blocks_are_as_wide_as_the_machine():
     packed = Prepack().configured(Options(), Target.named("x86-64-v4"))(graph)
     (blocked,) = [v for v in packed.body if v.op.name == "blocked_convolution"]
     assert blocked.args[1].shape[-1] == 16
+
+
+def test_blocks_of_convolutions_are_wider_where_narrow_tiles_wait_for_loads():
+    graph = convolution_graph(12, 64)
+    for multiply_adds, width in ((1, 16), (2, 32)):
+        target = replace(Target.named("x86-64-v4"), multiply_adds=multiply_adds)
+        packed = Prepack().configured(Options(), target)(graph)
+        (blocked,) = [v for v in packed.body if v.op.name == "blocked_convolution"]
+        assert blocked.args[1].shape[-1] == width
 
 
 def test_a_choice_between_products_keeps_their_blocks():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,7 @@ from ingot.compiler.ops.winograd import (
 from ingot.compiler.ops.winograd_loops import STACK_BYTES, sizes_of
 from ingot.compiler.ops.winograd_transforms import weight_axes
 from ingot.compiler.options import Options
-from ingot.compiler.passes.winograd import Winograd, stored_weight
+from ingot.compiler.passes.winograd import Winograd, stored_weight, tile_vectors
 from ingot.compiler.pipeline import compile_graph, run_passes
 from ingot.compiler.target import Target
 from ingot.runtime.executable import Executable
@@ -320,6 +322,25 @@ def test_few_tiles_read_the_weight_itself_where_registers_hold_their_sums():
     assert tiles_of(made) == [4]
     assert names(Winograd(WIDE)(graph_of(f32[1, 14, 14, 256], f32[3, 3, 256, 256])))[0] == "winograd_weight"
     assert names(Winograd(WIDE)(graph_of(f32[1, 7, 7, 500], f32[3, 3, 500, 512])))[0] == "winograd_weight"
+
+
+# A machine that multiplies two vectors while it loads one, and waits long for memory.
+TWO_UNITS = replace(WIDE, multiply_adds=2, memory_rate=1 / 28)
+
+
+def test_tiles_are_as_wide_as_loads_ask_for():
+    """A register tile of two vectors has 14 rows: 28 products, 16 loads. Wider ones multiply more for what they load."""
+    widths = [[tile_vectors(outputs, target) for outputs in (1, 2, 3, 4, 6, 8)] for target in (WIDE, TWO_UNITS)]
+    assert widths == [[1, 2, 3, 2, 2, 2], [1, 2, 3, 4, 3, 4]]
+
+
+def test_a_transform_that_memory_gives_slowly_is_the_smaller_one():
+    graph = graph_of(f32[1, 14, 14, 256], f32[3, 3, 256, 256])
+    assert [tiles_of(Winograd(target)(graph)) for target in (WIDE, TWO_UNITS)] == [[4], [2]]
+    strided = graph_of(f32[1, 14, 14, 256], f32[3, 3, 256, 512], **TWO)
+    assert [tiles_of(Winograd(target)(strided)) for target in (WIDE, TWO_UNITS)] == [[2], []]
+    changing = graph_of(f32[1, 14, 14, 256], f32[3, 3, 256, 256], role="argument")
+    assert tiles_of(Winograd(WIDE)(changing)) == tiles_of(Winograd(TWO_UNITS)(changing))
 
 
 def few_tiles(batch: object, size: tuple[int, int], lanes: int, outputs: int) -> Graph:

@@ -237,6 +237,14 @@ def panels(m: Dim, blocks: int, k: int, columns: int) -> Kernel:
     return Kernel("panels", (x, w), (y,), (Definition(y, index, product),))
 
 
+def stored_panels(m: Dim, n: int, k: int, block: int) -> Kernel:
+    """y[i, j] = sum(k: x[i, k] * w[j // block, k, j % block])"""
+    x, w, y = Buffer("x", f32, (m, k)), Buffer("w", f32, (n // block, k, block)), Buffer("y", f32, (m, n))
+    i, j = index = axes(y.shape)
+    product = reduction("sum", (k,), lambda k: apply("mul", Load(x, (i, k)), Load(w, (j // block, k, j % block))))
+    return Kernel("stored_panels", (x, w), (y,), (Definition(y, index, product),))
+
+
 def strided_panels(size: int, blocks: int, k: int, columns: int) -> Kernel:
     """y[i, j, b, o] = sum(k: x[2 * i, 2 * j, k] * w[b, k, o])"""
     x, w = Buffer("x", f32, (2 * size, 2 * size, k)), Buffer("w", f32, (blocks, k, columns))
@@ -268,6 +276,21 @@ def swapped_rows(outer: int, inner: int, n: int, k: int) -> Kernel:
     return Kernel("swapped", (a, b), (y,), (Definition(y, (i, j, o), value),))
 
 
+def looked_up(m: int, n: int, k: int, along: bool = True) -> Kernel:
+    """y[i, j] = sum(k: table[index[i], k] * b[k, j]), or of table[index[k], i]"""
+    table, index = Buffer("table", f32, (3, k if along else m)), Buffer("index", i64, (m if along else k,))
+    b, y = Buffer("b", f32, (k, n)), Buffer("y", f32, (m, n))
+    i, j = axes((m, n))
+
+    def product(c: Dim) -> Scalar:
+        row, column = (i, c) if along else (c, i)
+        place = scalar.bounded_index(Load(index, (row,)), 3, "row")
+        return apply("mul", Load(table, (place, column)), Load(b, (c, j)))
+
+    total = reduction("sum", (k,), product)
+    return Kernel("looked_up", (table, index, b), (y,), (Definition(y, (i, j), total),))
+
+
 def matmul_residual(m: Dim, n: Dim, k: Dim) -> Kernel:
     """y = a @ b + residual"""
     a, b = Buffer("a", f32, (m, k)), Buffer("b", f32, (k, n))
@@ -278,6 +301,23 @@ def matmul_residual(m: Dim, n: Dim, k: Dim) -> Kernel:
     return Kernel(
         "matmul_residual", (a, b, residual), (y,), (Definition(sums, (i, j), total), Definition(y, (i, j), added))
     )
+
+
+def matmul_update(m: Dim, n: Dim, k: Dim) -> Kernel:
+    """moment = (square^2 + (a @ b)^2) / 2; weight = w - (a @ b) / (sqrt(moment) + 1)"""
+    a, b = Buffer("a", f32, (m, k)), Buffer("b", f32, (k, n))
+    square, w, sums, moment, weight = (Buffer(name, f32, (m, n)) for name in ("square", "w", "sums", "moment", "weight"))
+    i, j = index = axes((m, n))
+    total = reduction("sum", (k,), lambda k: apply("mul", Load(a, (i, k)), Load(b, (k, j))))
+    g, one, half = Load(sums, index), constant(1.0, f32), constant(0.5, f32)
+    mean = apply("mul", apply("add", apply("mul", Load(square, index), Load(square, index)), apply("mul", g, g)), half)
+    change = apply("div", g, apply("add", apply("sqrt", Load(moment, index)), one))
+    definitions = (
+        Definition(sums, index, total),
+        Definition(moment, index, mean),
+        Definition(weight, index, apply("sub", Load(w, index), change)),
+    )
+    return Kernel("matmul_update", (a, b, square, w), (moment, weight), definitions)
 
 
 def matmul_sigmoid(m: Dim, n: Dim, k: Dim) -> Kernel:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ingot.compiler.ir.interpret import run_function
 from ingot.compiler.ir.loops import Alloc, For, If, Prefetch, Store, View, walk
+from ingot.compiler.ir.scalar import Buffer, constant
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.schedule.recipes.contraction import register_tile
-from ingot.compiler.target import Target
+from ingot.compiler.target import Target, _target
 from tests.schedule import kernels
-from tests.schedule.harness import TARGET, check, inputs_of, run
+from tests.schedule.harness import TARGET, check, inputs_of, run, unset
 
 n, m, k = Symbol("n"), Symbol("m"), Symbol("k")
 
@@ -26,6 +29,7 @@ TILES = [
     {"pack_right": False},
     {"pack_right": True},
     {"pack_right": True, "packed_panels": 2, "vectors": 1, "column_block": 24},
+    {"pack_right": True, "packed_panels": 1, "packed_in_passing": True, "rows": 3, "row_block": 12},
     {"rows": 3, "vectors": 1, "row_block": 6, "column_block": 8},
     {"rows": 2, "vectors": 3, "row_block": 4, "column_block": 24, "pack_left": True},
     {"unroll": 1},
@@ -171,9 +175,58 @@ def test_tiles_of_short_sums_are_wide():
     assert register_tile(1000, 96, 8, replace(TARGET, vector_registers=16), depth=16) == (6, 2)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "expected"),
+    [
+        (n, m, (6, 4)),
+        (128, 768, (6, 4)),
+        (n, 64, (6, 4)),
+        (n, 48, (8, 3)),
+        (n, 32, (8, 2)),
+        (n, 16, (8, 1)),
+        (25, 256, (5, 4)),  # low tiles stay wide
+        (4, 256, (4, 4)),
+        (3, 256, (3, 7)),
+        (1, 256, (1, 8)),
+    ],
+)
+def test_tiles_are_wide_and_low_where_loads_hold_up_two_multipliers(rows, columns, expected):
+    target = replace(TARGET, vector_registers=32, multiply_adds=2)
+    assert register_tile(rows, columns, 16, target) == expected
+
+
+def test_two_multiply_adds_a_load_are_known_by_the_name_of_the_processor():
+    wide = frozenset({"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    assert _target("x86_64", "icelake-server", "", wide).multiply_adds == 2
+    assert _target("x86_64", "znver4", "", wide).multiply_adds == 1
+    assert _target("x86_64", "icelake-server", "", frozenset({"avx2"})).multiply_adds == 1
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(32, True), (2000, False), (n, False)])
+def test_the_first_of_a_few_wide_tiles_packs_what_it_reads(rows, expected):
+    wide = replace(Target.named("x86-64-v4"), multiply_adds=2)
+    decisions = schedule(kernels.matmul(rows, 512, 512), wide).decisions
+    assert (decisions["pack_right"], decisions["packed_in_passing"]) == (True, expected)
+    assert not schedule(kernels.matmul(rows, 512, 512), Target.named("x86-64-v4")).decisions["packed_in_passing"]
+
+
+@pytest.mark.parametrize(("layout", "multipliers", "expected"), [("nn", 1, True), ("nn", 2, False), ("tn", 2, True)])
+def test_the_rows_of_wide_tiles_are_read_as_they_lie_along_the_sum(layout, multipliers, expected):
+    target = replace(Target.named("x86-64-v4"), multiply_adds=multipliers)
+    scheduled = schedule(kernels.matmul(1024, 512, 1024, layout=layout), target)
+    assert scheduled.decisions["pack_left"] == expected
+
+
 @pytest.mark.parametrize(("depth", "unroll"), [(16, 16), (32, 32), (33, 4), (3, 4)])
 def test_short_sums_are_written_out(depth, unroll):
     assert schedule(kernels.matmul(64, 96, depth), TARGET).decisions["unroll"] == unroll
+
+
+def test_short_sums_with_free_columns_are_loops():
+    """There is a tile for each remainder of free columns; written out, all of them would be long."""
+    rows, columns = Symbol("m"), Symbol("n")
+    assert schedule(kernels.matmul(64, columns, 32), TARGET).decisions["unroll"] == 4
+    assert schedule(kernels.matmul(rows, 96, 32), TARGET).decisions["unroll"] == 32
 
 
 @pytest.mark.parametrize(("channels", "written_out"), [(3, True), (4, False)])
@@ -285,6 +338,54 @@ def test_the_next_stored_panel_is_fetched_ahead():
     np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
 
 
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("decisions", [{}, {"chain": 16, "chunks_inside": True}, {"pack_right": True, "packed_panels": 2}])
+@pytest.mark.parametrize("rows", [6, 20, 54])
+def test_every_line_of_the_next_panel_is_fetched(rows, decisions, stored):
+    """Also where a tile reads two stored panels side by side, chunk after chunk, or where several are packed together."""
+    depth, columns, block = 48, 96, 16
+    kernel = kernels.stored_panels(rows, columns, depth, block) if stored else kernels.matmul(rows, columns, depth)
+    tile = {"rows": 6, "vectors": 4, "row_block": -(-rows // 6) * 6, "column_block": columns, "pack_right": False}
+    options = ScheduleOptions("contraction", {**tile, "fetch_panels": True, **decisions})
+    scheduled = schedule(kernel, TARGET, options)
+    weight = kernel.inputs[1]
+    found = lines_fetched(scheduled, weight, kernel)
+    wanted = np.ones((depth, columns), bool)
+    wanted[:, : 32 * decisions.get("packed_panels", 1)] = False  # nobody comes before the first panel
+    if stored:
+        wanted = wanted.reshape(depth, columns // block, block).transpose(1, 0, 2)
+    assert found[wanted.reshape(-1)[::16]].all()
+
+
+def lines_fetched(scheduled, buffer, kernel):
+    """Which lines of 16 elements of a buffer hints name: hints as stores of a mark, the rest of the code as it is."""
+    marks = Buffer("marks", f32, (2 * math.prod(buffer.shape),))
+
+    def marked(body):
+        return tuple(step for statement in body for step in with_marks(statement))
+
+    def with_marks(statement):
+        match statement:
+            case Prefetch(buffer=named, index=index) if named == buffer:
+                place = 0
+                for size, i in zip(named.shape, index, strict=True):
+                    place = place * size + i
+                return (Store(marks, (place,), constant(1.0, f32)),)
+            case For(body=body):
+                return (replace(statement, body=marked(body)),)
+            case If(then=then, otherwise=otherwise):
+                return (replace(statement, then=marked(then), otherwise=marked(otherwise)),)
+            case _:
+                return (statement,)
+
+    function = scheduled.function
+    function = replace(function, parameters=(*function.parameters, marks), body=marked(function.body))
+    array = np.zeros(marks.shape, np.float32)
+    outputs, scratch = (unset(buffers, {}) for buffers in (kernel.outputs, scheduled.scratch))
+    run_function(function, [*inputs_of(kernel, {}), *outputs, *scratch, array], {})
+    return array[: array.size // 2].reshape(-1, 16).any(axis=1)
+
+
 @pytest.mark.parametrize(
     ("rows", "panels", "expected"),
     [(13, 3, False), (13, 64, True), (100, 1, False), (100, 3, True)],
@@ -306,3 +407,28 @@ def test_matrices_of_the_epilogue_are_fetched_before_the_sums():
 def fetched(kernel):
     body = schedule(kernel, TARGET).function.body
     return {s.buffer.name for s in walk(body) if isinstance(s, Prefetch)}
+
+
+def test_rows_that_are_looked_up_are_packed():
+    """Each has an address of its own, and a tile of rows has no registers for them."""
+    few, many = (kernels.looked_up(9, columns, 20) for columns in (16, 64))
+    across = kernels.looked_up(9, 64, 20, along=False)  # all rows of a step are at one address
+    assert [check(kernel).decisions["pack_left"] for kernel in (few, many, across)] == [False, True, False]
+
+
+@pytest.mark.parametrize("points", [20, 300])  # one chunk, and two
+@pytest.mark.parametrize("tiles", [{}, {"row_block": 12, "column_block": 32}, {"pack_left": True}])
+def test_updates_follow_when_the_sums_of_a_block_are_made(points, tiles):
+    """The same bits as in the tile, for whole and broken tiles."""
+    kernel = kernels.matmul_update(26, 45, points)
+    scheduled = check(kernel, decisions=tiles)
+    assert scheduled.decisions["ends_apart"]
+    inputs = inputs_of(kernel, {})
+    inside = schedule(kernel, TARGET, ScheduleOptions(decisions={**tiles, "ends_apart": False}))
+    for a, b in zip(run(scheduled, kernel, inputs, {}), run(inside, kernel, inputs, {}), strict=True):
+        np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def test_short_ends_and_those_of_one_matrix_stay_in_the_tile():
+    cases = (kernels.matmul_residual(26, 45, 20), kernels.matmul_sigmoid(26, 45, 20), kernels.matmul_update(n, 45, 20))
+    assert not any(schedule(kernel, TARGET).decisions["ends_apart"] for kernel in cases)

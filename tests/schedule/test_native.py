@@ -114,7 +114,8 @@ def test_results_stored_past_the_caches(kernel):
     far = {"streaming": True, **({"ahead": True} if "softmax" in kernel.name or "norm" in kernel.name else {})}
     turns = {**far, "axis": 0, "chunk": 3, "turns": 1 if "softmax" in kernel.name else 0}
     found = []
-    for decisions in ({}, far, *([turns] if "ahead" in far else [])):
+    staggered = {"streaming": True, "axis": 0, "chunk": 3, "staggered": True}
+    for decisions in ({}, far, *([turns, staggered] if "ahead" in far else [])):
         scheduled = schedule(kernel, HOST, ScheduleOptions(decisions=decisions))
         assert any(s.streaming for s in loops.walk(scheduled.function.body) if isinstance(s, loops.Store)) == bool(decisions)
         outputs = [guarded(array) for array in unset(kernel.outputs, {})]
@@ -127,15 +128,54 @@ def test_results_stored_past_the_caches(kernel):
             np.testing.assert_array_equal(usual, streamed)
 
 
-FAR = replace(HOST, l1_bytes=1 << 14, l2_bytes=1 << 15, l3_bytes=1 << 16)
+@pytest.mark.parametrize("shift", [0, 1, 4, 12, 15])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.negate((5000,)),
+        kernels.negate((9, 613)),
+        kernels.negate((5,)),
+        kernels.transpose((300, 1100), (1, 0)),
+        kernels.softmax((5, 700)),
+        kernels.layer_norm((5, 1024), 1024),
+    ],
+    ids=lambda kernel: f"{kernel.name}-{'x'.join(map(str, kernel.outputs[0].shape))}",
+)
+def test_results_past_the_caches_may_begin_anywhere_in_a_line(kernel, shift):
+    """Whole lines are stored past the caches, wherever the first of them begins."""
+    usual = schedule(kernel, HOST)
+    stored = [schedule(kernel, HOST, ScheduleOptions(decisions={"streaming": True}))]
+    if usual.recipe == "rows":
+        staggered = {"streaming": True, "axis": 0, "chunk": 4, "staggered": True}
+        stored.append(schedule(kernel, HOST, ScheduleOptions(decisions=staggered)))
+    found = []
+    for each in (usual, *stored):
+        outputs, around = [], []
+        for array in unset(kernel.outputs, {}):
+            memory = np.zeros(array.size + 64, np.float32)
+            start = -memory.ctypes.data // 4 % 16 + shift
+            outputs.append(memory[start : start + array.size].reshape(array.shape))
+            around += [memory[:start], memory[start + array.size :]]
+        native = Native([loops.Function("k", each.function.parameters, each.function.body)])
+        assert native("k", *inputs_of(kernel, {}), *outputs, *unset(each.scratch, {})) is None
+        assert not any(memory.any() for memory in around)
+        assert ("!nontemporal" in native.kernels["k"].text) == (each is not usual and outputs[-1].size > 5)
+        found.append(outputs)
+    for outputs in found[1:]:
+        for a, b in zip(found[0], outputs, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+SMALL = replace(HOST, l1_bytes=1 << 14, l2_bytes=1 << 15, l3_bytes=1 << 16)
+FAR = [replace(SMALL, has_few_line_buffers=few) for few in (False, True)]
 
 
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
         (kernels.reduce_axes((300_001,), ()), "few results"),
-        (kernels.reduce_axes((301, 700), (0,)), "two at a time"),
-        (kernels.reduce_axes((3, 401, 300), (0, 1), "max"), "two at a time"),
+        (kernels.reduce_axes((301, 700), (0,)), "rows that no cache holds"),
+        (kernels.reduce_axes((3, 401, 300), (0, 1), "max"), "rows that no cache holds"),
         (kernels.reduce_axes((1003, 90), (1,)), "along a kept axis"),
         (kernels.reduce_axes((1003, 90), (1,), "max"), "along a kept axis"),
     ],
@@ -143,13 +183,16 @@ FAR = replace(HOST, l1_bytes=1 << 14, l2_bytes=1 << 15, l3_bytes=1 << 16)
 def test_what_no_cache_holds_is_added_up_in_the_same_order(kernel, reason):
     """Several rows or chunks at once: the bits are those of the usual loops."""
     found = []
-    for target in (HOST, FAR):
+    for target in (HOST, *FAR):
         scheduled = schedule(kernel, target)
         assert target is HOST or reason in scheduled.reason
+        if "rows" in reason and target is not HOST:
+            assert scheduled.decisions["together"] == (8 if target.has_few_line_buffers else 2)
         outputs = [guarded(array) for array in unset(kernel.outputs, {})]
         scratch = [guarded(array) for array in unset(scheduled.scratch, {})]
         native = Native([loops.Function("k", scheduled.function.parameters, scheduled.function.body)])
         assert native("k", *map(guarded, inputs_of(kernel, {})), *outputs, *scratch) is None
         found.append(outputs)
-    for usual, far in zip(*found, strict=True):
-        np.testing.assert_array_equal(usual, far)
+    for outputs in found[1:]:
+        for usual, far in zip(found[0], outputs, strict=True):
+            np.testing.assert_array_equal(usual, far)

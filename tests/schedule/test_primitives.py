@@ -113,6 +113,23 @@ for i_o in (n + 7)//8 {
     )
 
 
+def test_peel_takes_the_first_iterations_apart():
+    (first, rest) = primitives.peel(double(), 3 * m)
+    assert (
+        text(first)
+        == """\
+for i_f in min(3*m, n) {
+  for j in m {
+    y[i_f, j] = x[i_f, j] + x[i_f, j]
+  }
+}"""
+    )
+    assert text(rest).startswith("""\
+for i in n - min(3*m, n) {
+  for j in m {
+    y[i + min(3*m, n), j] =""")
+
+
 def test_alternate_takes_both_halves_in_turn():
     assert (
         text(primitives.alternate(double()))
@@ -125,6 +142,20 @@ for i_p in (n + 1)//2 {
   }
 }"""
     )
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 8])
+def test_alternate_takes_every_iteration_once(parts):
+    for count in range(1, 40):
+        taken = primitives.alternate(loop("i", count, lambda i: (Store(F, (i,), Load(E, (i,))),)), parts)
+        inner = primitives.only_inner(taken, "test")
+        (store,) = inner.body
+        assert isinstance(store, Store)
+        places = []
+        for place in range(symbolic.evaluate(taken.extent, {})):
+            for side in range(symbolic.evaluate(inner.extent, {taken.variable: place})):
+                places.append(symbolic.evaluate(store.index[0], {taken.variable: place, inner.variable: side}))
+        assert sorted(places) == list(range(count))
 
 
 def test_what_is_walked_through_is_fetched_ahead_once_a_line():
@@ -330,7 +361,7 @@ def product() -> For:
 REWRITES: dict[str, Callable[[For, int], Sequence[Statement] | Statement]] = {
     "split": lambda loop, factor: tuple(part for part in primitives.split(loop, factor) if part is not None),
     "block": primitives.block,
-    "alternate": lambda loop, factor: primitives.alternate(loop),
+    "alternate": lambda loop, factor: primitives.alternate(loop, factor + 1),
     "interleave": lambda loop, factor: primitives.strip(loop, 2, factor, interleaved=True),
     "reorder": lambda loop, factor: primitives.reorder(loop),
     "fuse": lambda loop, factor: primitives.fuse(loop),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ingot.compiler.ir.interpret import run_function, run_kernel
@@ -143,6 +145,37 @@ def test_rows_that_take_turns_are_the_same(columns, chunk):
     check(kernels.softmax((7, columns)), decisions={**overlapping, "turns": 0})
     check(kernels.layer_norm((7, columns), columns), decisions={**overlapping, "turns": 0})
     check(kernels.layer_norm((7, columns), columns), decisions={**overlapping, "turns": 1})
+
+
+def test_the_sweeps_of_several_rows_go_on_side_by_side_where_requests_must_not_pause():
+    """Not where results stay in a cache, nor in rows that are too long for the first cache, or too short."""
+    target = replace(Target.named("x86-64-v4"), has_few_line_buffers=True, l1_bytes=48 << 10)
+    rows = target.l3_bytes // 4096 + 1
+
+    def staggered(kernel, leaving=True, target=target):
+        return schedule(kernel, target, ScheduleOptions(leaving=leaving)).decisions["staggered"]
+
+    assert staggered(kernels.softmax((rows, 1024)))
+    assert staggered(kernels.layer_norm((rows, 1024), 1024))
+    assert not staggered(kernels.softmax((rows, 1024)), leaving=False)
+    assert not staggered(kernels.softmax((8, 1024)))
+    assert not staggered(kernels.softmax((rows, 4096)))
+    assert not staggered(kernels.softmax((64 * rows, 100)))
+    assert not staggered(kernels.softmax((rows, 1024)), target=Target.named("x86-64-v4"))
+    assert not staggered(kernels.softmax((rows, 1024)), target=TARGET)
+    scheduled = schedule(kernels.softmax((rows, 1024)), target, ScheduleOptions(leaving=True))
+    kept = {s.buffer.name: s.buffer.shape for s in walk(scheduled.function.body) if isinstance(s, Alloc)}
+    assert kept["e"] == (2, 1024)
+    assert {s.buffer.name for s in walk(scheduled.function.body) if isinstance(s, Prefetch)} == {"x"}
+
+
+@pytest.mark.parametrize("columns", [64, 255, 512, 700, 1100])
+@pytest.mark.parametrize("chunk", [2, 3, 7])
+def test_rows_that_are_staggered_are_the_same(columns, chunk):
+    """For chunks of fewer rows than stages, of more, and a last one that is shorter."""
+    staggered = {"streaming": True, "staggered": True, "axis": 0, "chunk": chunk}
+    check(kernels.softmax((7, columns)), decisions=staggered)
+    check(kernels.layer_norm((7, columns), columns), decisions=staggered)
 
 
 @pytest.mark.parametrize("columns", [31, 32, 33, 100, 600])

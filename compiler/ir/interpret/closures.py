@@ -23,6 +23,7 @@ from ingot.compiler.ir.scalar import (
     Const,
     Function,
     IndexValue,
+    Lead,
     Load,
     Read,
     Scalar,
@@ -192,6 +193,8 @@ class Closures:
                 return lambda env: np.asarray(position(env)).astype(kind)[()]
             case BoundedIndex():
                 return self._bounded(scalar)
+            case Lead(buffer):
+                return lambda env: np.int64(scalar.at(self.memory(env, buffer).elements.ctypes.data))
             case _:
                 raise InterpreterError(f"{self.where}: {type(scalar).__name__} has no meaning in loops")
 

@@ -31,6 +31,7 @@ from ingot.compiler.ir.scalar import (
     Cast,
     Const,
     IndexValue,
+    Lead,
     Load,
     Local,
     Read,
@@ -353,6 +354,8 @@ class Reader(Cursor):
         elif name == "index":
             dim = self.dim()
             result = IndexValue(dim, self.dtype() if self.accept(",") else i64)
+        elif name == "lead":
+            result = self._lead()
         elif name in DTYPES:
             result = self._typed_literal(DTYPES[name])
         elif name in FUNCTIONS:
@@ -361,6 +364,18 @@ class Reader(Cursor):
             raise self.error(f"there is no scalar function called {name!r}", token)
         self.expect(")", " or ','")
         return result
+
+    def _lead(self) -> Lead:
+        token = self.token
+        name = self.name("a buffer")
+        buffer = self.scope.get(name)
+        if not isinstance(buffer, Buffer):
+            raise self.error(f"{name!r} is no buffer", token)
+        self.expect(",")
+        size = self._number().value
+        if not isinstance(size, int) or size < 1:
+            raise self.error(f"{size} is no number of bytes", token)
+        return Lead(buffer, size)
 
     def _typed_literal(self, dtype: DType) -> Scalar:
         token = self.token

@@ -21,6 +21,7 @@ from ingot.compiler.ir.scalar import (
     Cast,
     Const,
     IndexValue,
+    Lead,
     Load,
     Local,
     Read,
@@ -226,6 +227,8 @@ class Writer:
                 return self.name(local)
             case Cast(value, dtype):
                 return f"cast({(yield self._scalar(value))}, {dtype.name})"
+            case Lead(buffer, size):
+                return f"lead({self.name(buffer)}, {size})"
             case Bitcast(value, dtype):
                 return f"bitcast({(yield self._scalar(value))}, {dtype.name})"
             case IndexValue(dim, dtype):

@@ -18,6 +18,7 @@ from ingot.compiler.ir.scalar import (
     Cast,
     Const,
     IndexValue,
+    Lead,
     Load,
     Local,
     Read,
@@ -133,6 +134,8 @@ class ScalarChecker:
                     raise self.error(f"a bounded index is {value.dtype}, no integer")
             case Reduce():
                 yield self._reduce(scalar)
+            case Lead(buffer):
+                self._lead(buffer)
             case _:
                 raise self.error(f"{scalar!r} is no scalar expression")
 
@@ -145,6 +148,10 @@ class ScalarChecker:
         reductions, self.reductions = self.reductions, self.reductions and self.nested_reductions
         yield self._visit(scalar)
         self.reductions = reductions
+
+    def _lead(self, buffer: Buffer) -> None:
+        if not self.allows_reads or buffer not in self.buffers or buffer.space == "register":
+            raise self.error(f"it asks where {buffer!r} is, which has no address here")
 
     def _read(self, local: Local) -> None:
         if not self.allows_reads:

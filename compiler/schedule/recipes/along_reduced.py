@@ -1,7 +1,7 @@
 """Reductions whose vectors run along the reduced axis, outside of `rows`: huge ones to few results, and rows that no
 cache holds.
 
-Two chunks, or two rows, are gathered at once where they come from memory: two series of addresses arrive faster than
+Several chunks, or rows, are gathered at once where they come from memory: several series of addresses arrive faster than
 one. The order in which one result is accumulated is that of `rows` (lanes.py).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Statement, Store
 from ingot.compiler.ir.rewriting import Rewriter
-from ingot.compiler.ir.scalar import Buffer, Load
+from ingot.compiler.ir.scalar import Buffer, Load, Space
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars
@@ -23,6 +23,8 @@ from ingot.compiler.target import Target
 
 FEW_RESULTS = 16  # fewer than this leave threads without work, unless they take parts of one
 FAR_CHUNK = 512 << 10  # bytes that one thread reads at a time where no cache holds them
+SERIES = 2  # chunks or rows at once
+MANY_SERIES = 8  # the same where a core waits for memory with few lines at a time: its prefetching follows each of them
 
 
 def recipe(
@@ -67,7 +69,7 @@ def _lane_parts(
         """Chunks of the same length at once; each place is that of its results."""
         ranges = [lanes.chunk_range(form.reduced_extents, cut, place[rank:]) for place in places]
         series = [
-            _Series(form, dict(zip(form.kept, place, strict=False)), starts, width)
+            _Series(form, dict(zip(form.kept, place, strict=False)), starts, width, _space(places, form, target))
             for place, (starts, _) in zip(places, ranges, strict=True)
         ]
 
@@ -87,21 +89,23 @@ def _lane_parts(
             *build.loop("l", width, save, "vector", width),
         )
 
-    apart = max(1, FAR_CHUNK // (2 * cut.steps * max(a.dtype.itemsize for a in form.accumulations)))
+    many = _series(target)
+    apart = max(1, FAR_CHUNK // (many * cut.steps * max(a.dtype.itemsize for a in form.accumulations)))
     far = len(every) == 1 and _is_far(form, target)
-    pairs = form.reduced_extents[0] // cut.steps // (2 * apart) * apart if far else 0
-    if pairs == 0:
+    groups = form.reduced_extents[0] // cut.steps // (many * apart) * apart if far else 0
+    if groups == 0:
         return partition.blocks(every, partition.Cut(len(every) - 1, 1), lambda ranges: parts([_starts(ranges)]))
 
-    def pair(ranges: partition.Ranges) -> tuple[Statement, ...]:
+    def group(ranges: partition.Ranges) -> tuple[Statement, ...]:
         (number,) = _starts(ranges)
-        first = number // apart * (2 * apart) + number % apart
-        return parts([(first,), (first + apart,)])
+        first = number // apart * (many * apart) + number % apart
+        return parts([(first + n * apart,) for n in range(many)])
 
-    both = partition.blocks((pairs,), partition.Cut(0, 1), pair)
-    left = (every[0] - 2 * pairs,)
-    rest = partition.blocks(left, partition.Cut(0, 1), lambda r: parts([(r[0].start + 2 * pairs,)])) if left != (0,) else ()
-    return (*both, *rest)
+    done = many * groups
+    together = partition.blocks((groups,), partition.Cut(0, 1), group)
+    left = (every[0] - done,)
+    rest = partition.blocks(left, partition.Cut(0, 1), lambda r: parts([(r[0].start + done,)])) if left != (0,) else ()
+    return (*together, *rest)
 
 
 def _starts(ranges: partition.Ranges) -> tuple[Dim, ...]:
@@ -111,11 +115,13 @@ def _starts(ranges: partition.Ranges) -> tuple[Dim, ...]:
 class _Series:
     """One result, or one chunk of it: what is kept fixed, where the reduced axes start, what it is gathered in."""
 
-    def __init__(self, form: ReductionForm, fixed: Mapping[Dim, Dim], starts: Sequence[Dim], width: int) -> None:
+    def __init__(
+        self, form: ReductionForm, fixed: Mapping[Dim, Dim], starts: Sequence[Dim], width: int, space: Space
+    ) -> None:
         self.form = form
         self.fixed = fixed
         self.starts = starts
-        self.accumulators = [lanes.accumulator(a.combiner, a.dtype, width) for a in form.accumulations]
+        self.accumulators = [lanes.accumulator(a.combiner, a.dtype, width, space) for a in form.accumulations]
 
     def point(self, index: tuple[Dim, ...], slot: Dim, target: Target) -> list[Statement]:
         place = [start + i for start, i in zip(self.starts, index, strict=True)]
@@ -130,29 +136,44 @@ def _points_of(series: Sequence[_Series], target: Target) -> lanes.RowPoint:
     return lambda index, slot: [s for each in series for s in each.point(index, slot, target)]
 
 
+def _series(target: Target) -> int:
+    return MANY_SERIES if target.has_few_line_buffers else SERIES
+
+
+def _space(places: Sequence[object], form: ReductionForm, target: Target) -> Space:
+    """Where sums wait: in registers if there are enough for all places."""
+    return "register" if len(places) * _vectors(form) <= target.vector_registers // 2 else "stack"
+
+
+def _vectors(form: ReductionForm) -> int:
+    """Of sums for one result."""
+    return lanes.VECTORS * len(form.accumulations)
+
+
 def _is_far(form: ReductionForm, target: Target) -> bool:
-    """Whether no cache holds what is reduced, and registers hold two results at once: two series of addresses arrive
+    """Whether no cache holds what is reduced, and registers hold two results at once: several series of addresses arrive
     faster than one."""
     found = [load.buffer for a in form.accumulations for load in scalars.loads(a.body)]
     sizes = [buffer.type.bytes for buffer in dict.fromkeys(found)]
     known = sum(size for size in sizes if isinstance(size, int))
-    return known > target.l3_bytes and 2 * lanes.VECTORS * len(form.accumulations) <= target.vector_registers // 2
+    return known > target.l3_bytes and SERIES * _vectors(form) <= target.vector_registers // 2
 
 
 def _paired_rows(
     kernel: Kernel, form: ReductionForm, width: int, target: Target, options: ScheduleOptions
 ) -> Scheduled | None:
-    """Rows that no cache holds, two at a time, from the halves of a chunk; others are left to `rows`."""
+    """Rows that no cache holds, several at a time, from the parts of a chunk; others are left to `rows`."""
     if not options.parallel or not _is_far(form, target):
         return None
     row = symbolic.product(form.reduced_extents) * sum(a.dtype.itemsize for a in form.accumulations)
     cut = partition.cut(form.kept_extents, row, chunk=FAR_CHUNK) if isinstance(row, int) else None
-    if cut is None or cut.axis != len(form.kept) - 1 or cut.block < 2:
+    many = _series(target)
+    if cut is None or cut.axis != len(form.kept) - 1 or cut.block < many:
         return None
 
     def together(places: Sequence[Mapping[Dim, Dim]]) -> tuple[Statement, ...]:
         zeros = (0,) * len(form.reduced)
-        series = [_Series(form, place, zeros, width) for place in places]
+        series = [_Series(form, place, zeros, width, _space(places, form, target)) for place in places]
         every = [accumulator for each in series for accumulator in each.accumulators]
         result = [s for a in every for s in lanes.declare(a)]
         result += lanes.reduce_axes(form.reduced_extents, width, every, _points_of(series, target))
@@ -164,19 +185,21 @@ def _paired_rows(
     def chunk(ranges: partition.Ranges) -> tuple[Statement, ...]:
         *outer, last = ranges
         fixed = {v: r.start for v, r in zip(form.kept, outer, strict=False)}
-        half = last.count // 2
+        part = last.count // many
 
         def at(i: Dim) -> Mapping[Dim, Dim]:
             return {**fixed, form.kept[-1]: last.start + i}
 
         return (
-            *build.loop("i", half, lambda i: together([at(i), at(half + i)])),
-            *build.loop("i", last.count % 2, lambda i: together([at(2 * half + i)])),
+            *build.loop("i", part, lambda i: together([at(n * part + i) for n in range(many)])),
+            *build.loop("i", last.count % many, lambda i: together([at(many * part + i)])),
         )
 
     body = partition.blocks(form.kept_extents, cut, chunk)
-    decisions = {"width": width, "axis": cut.axis, "block": cut.block, "together": 2}
-    return scheduled_reduction(kernel, form, body, (), decisions, "rows that no cache holds, two at a time along vectors")
+    decisions = {"width": width, "axis": cut.axis, "block": cut.block, "together": many}
+    number = {2: "two", 8: "eight"}[many]
+    reason = f"rows that no cache holds, {number} at a time along vectors"
+    return scheduled_reduction(kernel, form, body, (), decisions, reason)
 
 
 def _lane_totals(

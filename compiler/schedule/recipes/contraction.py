@@ -27,7 +27,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from ingot.compiler.ir import loops, symbolic
+from ingot.compiler.ir import loops, symbolic, traverse
 from ingot.compiler.ir import scalar as ir
 from ingot.compiler.ir.scalar import Apply, Cast, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim, Symbol
@@ -36,10 +36,16 @@ from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
 from ingot.compiler.schedule.gathering import merge_rows
 from ingot.compiler.schedule.padding import without_padding
-from ingot.compiler.schedule.panels import UNROLL, Contraction, ContractionTiles, PanelNest
+from ingot.compiler.schedule.panels import (
+    LONG_EPILOGUE,
+    UNROLL,
+    Contraction,
+    ContractionTiles,
+    PanelNest,
+)
 from ingot.compiler.schedule.primitives import simplify
 from ingot.compiler.schedule.recipes import elementwise
-from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
+from ingot.compiler.schedule.result import TURN, Scheduled, ScheduleOptions
 from ingot.compiler.schedule.sizes import at_sizes
 from ingot.compiler.schedule.starts import with_start
 from ingot.compiler.schedule.streams import StreamNest
@@ -70,7 +76,9 @@ GATHERING_GAIN = 0.94  # of the time, from which it is worth it
 PACKED_ROWS = 200  # most rows for which packing takes a part of the time that is worth
 PACKED_PANELS = 4  # panels at a time: so many columns of each row are read side by side
 PACKING_COST = 3.0  # of packing a panel of the right operand, in rows that could be computed meanwhile
+WIDE_PACKING_COST = 9.0  # the same of wide panels for two multipliers: these compute more, and it leaves the first cache
 ROWS_SHARE = 0.8  # of the second cache that the rows of a block may take when panels see all chunks in turn
+WAITING_BYTES = 1 << 18  # of sums that wait for their epilogue, on the stack, and at most a quarter of the second cache
 SINGLE_ROW = 1 << 14  # products of one row from which it pays for code of its own where the number of rows is free
 SINGLE_SIZES = 2  # free sizes of which the rows are the product at most: those of an image are three, and rarely 1
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
@@ -98,7 +106,8 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, form.views.declared(body))
     reason = "a sum of products of two operands"
-    scheduled = Scheduled(function, "contraction", asdict(tiles), reason, scratch, pairs)
+    turn = TURN if tiles.returning else None
+    scheduled = Scheduled(function, "contraction", asdict(tiles), reason, scratch, pairs, turn=turn)
     return _with_single_row(kernel, found, scheduled, target, options)
 
 
@@ -115,7 +124,8 @@ def _with_single_row(
     if special is None:
         return scheduled
     made = either(kernel, ir.predicate(rows, "eq", 1), special, scheduled)
-    return replace(made, reason=f"{scheduled.reason}; a single row by itself")
+    turn = scheduled.turn if special.turn is None else special.turn
+    return replace(made, reason=f"{scheduled.reason}; a single row by itself", turn=turn)
 
 
 def _free_rows(found: Contraction) -> Dim | None:
@@ -209,15 +219,20 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     if streamed and "vectors" not in options.decisions and len(scalars.loads(found.right)) > 1:
         vectors = min(vectors, DECODED_VECTORS)
         columns = vectors * width
-    pack_left = not streamed and _pack_left(found, columns)
+    pack_left = not streamed and _pack_left(found, columns, target)
     along = any(scalars.stride(load, form.reduced[-1]) in (1, found.elements) for load in scalars.loads(found.left))
     left_steps = LEFT_STEPS if pack_left and along else 1
-    mc, nc = _blocks(found, rows, columns, target)
+    pack_right = not streamed and _pack_right(found, rows, columns, target)
+    mc, nc = _blocks(found, rows, columns, target, pack_right)
     if streamed:
         nc = _strip(found, columns, target)
-    row_block, outer_rows = _divided(form, found.row_axes, mc, rows)
     column_block, outer_columns = _divided(form, found.column_axes, nc, columns)
-    pack_right = not streamed and _pack_right(found, rows, columns, target)
+    ends_apart = options.decisions.get("ends_apart", not streamed and _ends_apart(found))
+    if ends_apart:  # the sums of a block stay in the second cache
+        waiting = min(WAITING_BYTES, target.l2_bytes // 4) // (column_block * form.accumulations[0].dtype.itemsize)
+        mc = min(mc, max(rows, waiting))
+    row_block, outer_rows = _divided(form, found.row_axes, mc, rows)
+    in_passing = pack_right and _packed_in_passing(found, row_block, target)
     return ContractionTiles(
         width=width,
         rows=rows,
@@ -229,13 +244,16 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         column_block=column_block,
         chain=CHAIN,
         pack_right=pack_right,
-        packed_panels=_packed_panels(found) if pack_right else 1,
+        packed_panels=_packed_panels(found) if pack_right and not in_passing else 1,
+        packed_in_passing=in_passing,
         pack_left=pack_left,
         left_steps=left_steps,
         unroll=_streams(found, rows, target) if streamed else _unrolled(found, left_steps),
         chunks_inside=_rows_stay(found, row_block, outer_rows, target),
         fetch_panels=_fetch_panels(found, rows, width, target),
         streamed=streamed,
+        ends_apart=ends_apart,
+        returning=options.repeated and not streamed and _returns(found, columns, target),
         parallel=options.parallel and symbolic.less(_work(form), partition.SERIAL_FLOPS) is not True,
     )
 
@@ -245,28 +263,29 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Di
     registers. Two vectors are best when there are many rows, and three when these are all columns, or divide them and the
     sums are short, so that beginning and ending a tile takes a part of its time; fewer rows leave registers for more
     vectors. There are no more rows than the first cache has ways: rows a multiple of 4096 bytes apart have their lines in
-    the same place of it, and taller tiles are not faster in any case."""
-    registers = target.vector_registers
-    vectors = 3 if columns == 3 * width else 2
+    the same place of it, and taller tiles are not faster in any case. Where two multiply-adds of wide vectors begin in a
+    cycle, loads that are nearly as many hold them up, so tiles are wide and low: 24 multiply-adds take 10 loads as 6 rows
+    of 4 vectors, and 14 as 12 rows of 2."""
+    registers, wide = target.vector_registers, target.multiply_adds > 1
+    least = -(-columns // width) if isinstance(columns, int) else MOST_VECTORS
+    vectors = min(target.tile_vectors, max(1, least)) if wide else 3 if least == 3 and columns == 3 * width else 2
     height = tallest = _tallest(vectors, target)
-    if isinstance(columns, int) and columns % (3 * width) == 0 and _tallest(3, target) == tallest:
+    if vectors == 2 and isinstance(columns, int) and columns % (3 * width) == 0 and _tallest(3, target) == tallest:
         vectors = 3 if symbolic.less_equal(depth, SHORT_SUM) is True else vectors
-    if isinstance(columns, int) and columns <= width:
+    if least <= 1:
         vectors = 1
         height = min(target.l1_ways, registers - 2)
     if isinstance(rows, int) and rows > 0:
         height = _height(rows, height, vectors)
         if height == 1 and vectors > 1:
-            vectors = 8  # nothing of the right operand is used twice: it needs no registers
-        elif height < tallest and vectors > 1:
-            vectors = max(2, min(8, (registers - 1) // (height + 1)))
-    if isinstance(columns, int):
-        vectors = max(1, min(vectors, -(-columns // width)))
-    return height, vectors
+            vectors = MOST_VECTORS  # nothing of the right operand is used twice: it needs no registers
+        elif height < tallest and vectors > 1 and not (wide and height >= target.tile_vectors):
+            vectors = max(2, min(MOST_VECTORS, (registers - 1) // (height + 1)))
+    return height, max(1, min(vectors, least))
 
 
 def _tallest(vectors: int, target: Target) -> int:
-    return min(target.l1_ways, (target.vector_registers - 1 - vectors) // vectors)
+    return min(target.l1_ways, target.tile_rows(vectors))
 
 
 def _height(rows: int, tallest: int, vectors: int) -> int:
@@ -353,6 +372,15 @@ def _packed_panels(found: Contraction) -> int:
     return PACKED_PANELS if few and along else 1
 
 
+def _packed_in_passing(found: Contraction, row_block: int, target: Target) -> bool:
+    """Whether the first tile of rows packs what it reads: stores that there is time for beside multiply-adds. Panels of wide
+    tiles are larger than the first cache, so that packing one by itself reads and writes the second."""
+    right, rows = found.right, _product(found.form, found.row_axes)
+    along = isinstance(right, Load) and scalars.stride(right, found.form.kept[-1]) == 1
+    few = isinstance(rows, int) and rows <= PACKED_ROWS and len(found.row_axes) == 1
+    return target.multiply_adds > 1 and along and few and symbolic.less_equal(rows, row_block) is True
+
+
 def _fetch_panels(found: Contraction, rows: int, width: int, target: Target) -> bool:
     """Whether the right operand comes from beyond a cache, in whole vectors, while several tiles of rows compute with the
     panel before. What the second cache could hold is seldom there, since other layers were computed meanwhile: it is
@@ -385,16 +413,43 @@ def _streamed(found: Contraction, columns: int, target: Target) -> bool:
     return far and deep and symbolic.less(columns, form.kept_extents[-1]) is True
 
 
+def _ends_apart(found: Contraction) -> bool:
+    """Whether an epilogue is long and reads or writes several matrices as large as the result. Tile by tile these come and go
+    a few lines of many rows at a time, which are often in the same places of the first cache, and nothing overlaps with
+    the divisions; row by row they are streams."""
+    form = found.form
+    if len(form.kept) != 2 or len(found.row_axes) != 1 or not all(isinstance(e, int) for e in form.kept_extents):
+        return False
+    made = {form.accumulations[0].mark, *(final.place.buffer for final in form.finals)}
+    read = {load for final in form.finals for load in scalars.loads(final.value) if load.buffer not in made}
+    matrices = [load for load in read if all(scalars.stride(load, variable) != 0 for variable in form.kept)]
+    written = [final for final in form.finals if final.output]
+    is_long = sum(scalars.cost(final.value) for final in form.finals) >= LONG_EPILOGUE
+    return is_long and len(matrices) + len(written) >= 2
+
+
+def _returns(found: Contraction, columns: int, target: Target) -> bool:
+    """Whether a loop around the kernel finds more of the right operand in a cache when it is read from both ends in turn:
+    several panels that are read as they are stored, larger than the first cache together."""
+    right = found.right
+    if not isinstance(right, Load) or len(found.column_axes) > 1:
+        return False
+    if symbolic.less(columns, found.form.kept_extents[-1]) is not True:
+        return False
+    return symbolic.less(target.l1_bytes, right.buffer.type.size * right.dtype.itemsize) is True
+
+
 def _unrolled(found: Contraction, left_steps: int) -> int:
-    """Steps of the reduced axis in one iteration: all of a short sum, unless windows overlap along its innermost axis. Sums
-    of integers may be added in any order, and LLVM adds those of several steps first, for which there are no registers."""
+    """Steps of the reduced axis in one iteration: all of a short sum, unless windows overlap along its innermost axis or the
+    number of columns is free, since then there are tiles for every remainder, each as long. Sums of integers may be added
+    in any order, and LLVM adds those of several steps first, for which there are no registers."""
     form = found.form
     if not form.accumulations[0].dtype.is_float:
         return 1
     depth = symbolic.product(form.reduced_extents)
     row = form.kept[found.row_axes[-1]] if found.row_axes else None
     overlap = found.overlapping(found.left, row)[-1] or any(found.overlapping(found.right, form.kept[-1]))
-    if isinstance(depth, int) and depth <= WRITTEN_OUT and not overlap:
+    if isinstance(depth, int) and depth <= WRITTEN_OUT and isinstance(form.kept_extents[-1], int) and not overlap:
         return max(UNROLL, left_steps, depth)
     return max(UNROLL, left_steps)
 
@@ -418,25 +473,34 @@ def _strip(found: Contraction, columns: int, target: Target) -> int:
     return -(-min(widest, extent) // columns) * columns
 
 
-def _pack_left(found: Contraction, columns: int) -> bool:
-    """Rows are packed when there are enough columns to pay for it: always for an expression, and for plain memory
-    when it is too large to stay near, because panels then come in the order in which they are used. Windows that
-    overlap would be stored several times."""
+def _pack_left(found: Contraction, columns: int, target: Target) -> bool:
+    """Rows are packed when there are enough columns to pay for it: always for an expression and for rows that are looked
+    up, each at an address of its own for which there are no registers, and for plain memory when it is too large to
+    stay near, because panels then come in the order in which they are used. Windows that overlap would be stored
+    several times. The few rows of a wide tile are streams that the hardware foresees, if they are stored along the sum."""
     column_extent = _product(found.form, found.column_axes)
     if not found.row_axes:
         return False
     if found.gathered:
         return True
     left = found.left
-    if not (_is_plain(left, found) and isinstance(left, Load)):
-        return symbolic.less_equal(2 * columns, column_extent) is not False
     rows = [found.form.kept[axis] for axis in found.row_axes]
+    if not (_is_plain(left, found) and isinstance(left, Load)) or _is_looked_up(left, rows):
+        return symbolic.less_equal(2 * columns, column_extent) is not False
+    if target.multiply_adds > 1 and scalars.stride(left, found.form.reduced[-1]) == 1:
+        return False
     overlaps = any(
         any(v in symbolic.atoms(index) for v in rows) and any(k in symbolic.atoms(index) for k in found.form.reduced)
         for index in left.index
     )
     large = symbolic.less(left.buffer.type.size, LARGE_LEFT) is not True
     return large and not overlaps and symbolic.less_equal(MANY_COLUMNS, column_extent) is not False
+
+
+def _is_looked_up(load: Load, rows: Sequence[Dim]) -> bool:
+    """Whether memory says where each row is."""
+    places = [payload for index in load.index for payload in traverse.payloads(index)]
+    return any(scalars.depends_on(place, row) for place in places for row in rows)
 
 
 def _rows_stay(
@@ -454,7 +518,7 @@ def _is_plain(operand: Scalar, found: Contraction) -> bool:
     return isinstance(operand, Load) and operand.dtype == found.form.accumulations[0].dtype
 
 
-def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tuple[int, int]:
+def _blocks(found: Contraction, rows: int, columns: int, target: Target, packed: bool) -> tuple[int, int]:
     """(mc, nc): rows and columns of a parallel block.
 
     A block of rows of the left operand stays in the second cache. Among the ways to cut that leave threads enough
@@ -476,10 +540,11 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target) -> tupl
         if a * b * given >= enough
     ]
     batches = _known(_product(form, batch), 1)
+    packing = WIDE_PACKING_COST if packed and target.multiply_adds > 1 else PACKING_COST
 
     def time(size: tuple[int, int]) -> float:
         blocks = batches * _count(all_rows, size[0]) * _count(all_columns, size[1])
-        return _waiting(blocks, target.cores) * (1 + PACKING_COST / size[0] + FETCHING_COST / size[1])
+        return _waiting(blocks, target.cores) * (1 + packing / size[0] + FETCHING_COST / size[1])
 
     return min(sizes, key=time)
 

@@ -18,9 +18,10 @@ from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Alloc, For, If, L
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
-from ingot.compiler.schedule import build, partition, scalars
+from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.primitives import (
+    LINE_BYTES,
     alternate,
     block,
     fetched_ahead,
@@ -28,13 +29,14 @@ from ingot.compiler.schedule.primitives import (
     join,
     only_inner,
     parallelize,
+    peel,
     reorder,
     simplify,
     split,
     strip,
 )
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.statements import copy, loads_in, with_body
+from ingot.compiler.schedule.statements import copy, with_body
 from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
@@ -45,6 +47,8 @@ SERIES = 256  # elements that are computed before it is the turn of the other ha
 PAGE = 4096  # bytes after which addresses look alike to a load that must not overtake a store
 AHEAD = 1024  # bytes between what is computed and what is fetched
 STREAMED_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when results bypass the caches
+PARTS = 2  # of a chunk that are computed in turn then: two series of addresses arrive faster than one
+MANY_PARTS = 4  # the same where a core waits for memory with few lines at a time: its prefetching follows each of them
 UNROLL = 4  # vectors at a time
 CHEAP = 6  # cost of an element from which on their instructions take turns: the latency of one hides behind the others
 
@@ -61,6 +65,8 @@ class ElementwiseDecision:
     tile_axis: int = -1  # axis along which some operand is contiguous while the last one is not; -1: none
     squares: bool = False  # whether these operands are transposed in registers
     streaming: bool = False  # stores bypass the caches
+    parts: int = 2  # of a chunk, from which a few elements are computed in turn when they do
+    locality: int = FIRST_CACHE  # where what is asked for in advance goes to then
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -182,7 +188,17 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
             axis, chunk = _square_chunks(points, tile_axis, STAGED_COLUMNS if streaming else TILE)
         elif chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE
-    return ElementwiseDecision(width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, squares, streaming)
+    return ElementwiseDecision(
+        width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, squares, streaming, *_series(points, target)
+    )
+
+
+def _series(points: Points, target: Target) -> tuple[int, int]:
+    """(parts, locality): hints for several operands make each other wait in the first cache, unless all requests wait for
+    the same few lines anyway."""
+    if target.has_few_line_buffers:
+        return MANY_PARTS, FIRST_CACHE
+    return PARTS, SECOND_CACHE if _large_operands(points) > 1 else FIRST_CACHE
 
 
 def _out_of_step(chunk: int, points: Points, unit: int) -> int:
@@ -276,7 +292,7 @@ def _outer(loop: For, axis: int, decision: ElementwiseDecision) -> For:
         return loop
     if axis == decision.axis and decision.chunk > 1:
         blocks = parallelize(block(loop, decision.chunk))
-        return with_body(blocks, (alternate(only_inner(blocks, "stream")),)) if decision.streaming else blocks
+        return with_body(blocks, (alternate(only_inner(blocks, "stream"), decision.parts),)) if decision.streaming else blocks
     if axis == decision.axis:
         return parallelize(loop)
     return fuse(parallelize(loop))
@@ -329,27 +345,42 @@ def _transposed(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ..
                 moved = replace(store, value=Load(stages[store.buffer], (a - start, b - first)), streaming=True)
 
                 def row(i: Dim, moved: Store = moved) -> tuple[Statement, ...]:
-                    return written(STAGED_COLUMNS, lambda at: copy((moved,), {a: start + i, b: first + at}))
+                    return written(STAGED_COLUMNS, decision.width, lambda at: moved_to(moved, start + i, first + at))
 
                 writing += build.loop("i", tall, row)
         return (*map(Alloc, stages.values()), *squares, *writing)
 
+    def moved_to(store: Store, row: Dim, column: Dim) -> Store:
+        (moved,) = copy((store,), {a: row, b: column})
+        assert isinstance(moved, Store)
+        return moved
+
     def block_of(number: Dim) -> tuple[Statement, ...]:
-        first = number * size
+        first = lead + number * size
         width = symbolic.minimum(size, columns - first)
         if not decision.streaming or not tall:
             return direct(0, rows, first, width)
         blocks = rows // tall
+        before = () if lead == 0 else (If(predicate(number, "eq", 0), direct(0, rows, 0, lead)),)
         rest = direct(blocks * tall, rows % tall, first, width)
         whole = build.loop("t", blocks, lambda t: staged(t * tall, first))
-        if columns % size == 0:
-            return (*whole, *rest)
+        if (columns - lead) % size == 0:
+            return (*before, *whole, *rest)
         part = direct(0, blocks * tall, first, width)
-        return (If(predicate(width, "eq", size), whole, part), *rest)
+        return (*before, If(predicate(width, "eq", size), whole, part), *rest)
 
     size = STAGED_COLUMNS if decision.streaming else TILE
+    lead = _common_lead(inner) if decision.streaming and tall else 0
     kind = "parallel" if decision.chunk and decision.axis > decision.tile_axis else "serial"
-    return build.loop("p", symbolic.ceildiv(columns, size), block_of, kind)
+    return build.loop("p", symbolic.ceildiv(columns - lead, size), block_of, kind)
+
+
+def _common_lead(loop: For) -> Dim:
+    """Columns before the first line of results, if that is the same in every row; else none, and lines are cut by blocks."""
+    lead = _until_line(loop)
+    known = all(isinstance(atom, symbolic.Opaque) for atom in symbolic.atoms(lead)) if not isinstance(lead, int) else True
+    longer = symbolic.less(symbolic.bounds(lead)[1] or 0, loop.extent) is True
+    return lead if known and longer else 0
 
 
 def _squares(
@@ -401,38 +432,56 @@ def _streamed(loop: For, decision: ElementwiseDecision, chunked: bool) -> tuple[
     """for v { y[v] = f(v) }  ->  for blocks of v { for v in block { past the caches: y[v] = f(v) } }
 
     Several registers are computed and then stored at once, so that a line is completed in the buffer that collects it:
-    a processor has few of them. What is loaded is asked for in advance, and from both halves of a chunk in turn: two
-    series of addresses arrive faster than one. Hints for several operands would make each other wait in the first cache.
+    a processor has few of them. What is loaded is asked for in advance, and from the parts of a chunk in turn: several
+    series of addresses arrive faster than one. The first elements, up to where a line of the result begins, are stored as usual: a line that is stored past the
+    caches in two parts is written to memory twice.
     """
+    first, loop = peel(loop, _until_line(loop))
+    result: tuple[Statement, ...] = strip(first, decision.width)
     blocked, rest = split(loop, SERIES)
-    result: tuple[Statement, ...] = ()
     if blocked is not None:
         inner = only_inner(blocked, "stream")
         passing = with_body(inner, [replace(s, streaming=True) if isinstance(s, Store) else s for s in inner.body])
         computed = strip(passing, decision.width, decision.unroll, interleaved=True)
-        where = SECOND_CACHE if _large_operands(inner) > 1 else FIRST_CACHE
-        blocked = with_body(blocked, fetched_ahead(computed, _ahead, where))
-        result = (alternate(blocked) if chunked else blocked,)
+        blocked = with_body(blocked, fetched_ahead(computed, _ahead, decision.locality))
+        result = (*result, alternate(blocked, decision.parts) if chunked else blocked)
     return (*result, *strip(rest, decision.width, decision.unroll)) if rest is not None else result
 
 
-def _large_operands(loop: For) -> int:
+def _until_line(loop: For) -> Dim:
+    """Iterations before the one that stores the beginning of a line."""
+    store = next(s for s in walk(loop.body) if isinstance(s, Store))
+    place = scalars.substitute(Load(store.buffer, store.index), {loop.variable: 0})
+    assert isinstance(place, Load)
+    return scalars.until_line(place, LINE_BYTES)
+
+
+def _large_operands(points: Points) -> int:
     """How many buffers are read that are as large as what is stored."""
-    size = {symbolic.product(s.buffer.shape) for s in walk(loop.body) if isinstance(s, Store)}
-    return len({load.buffer for load in loads_in(loop.body) if symbolic.product(load.buffer.shape) in size})
+    size = {symbolic.product(store.buffer.shape) for store in points.stores}
+    found = {load.buffer for value in points.values for load in scalars.loads(value)}
+    return sum(symbolic.product(buffer.shape) in size for buffer in found)
 
 
 def _ahead(load: Load) -> Load:
     return Load(load.buffer, (*load.index[:-1], load.index[-1] + AHEAD // load.dtype.itemsize))
 
 
-def written(count: int, element: build.Body) -> tuple[Statement, ...]:
+def written(count: int, width: int, element: Callable[[Dim], Store]) -> tuple[Statement, ...]:
     """Stores past the caches, several whole lines at a time."""
+    first = element(0)
+    lead = symbolic.minimum(scalars.until_line(Load(first.buffer, first.index), LINE_BYTES), count)
 
-    def lines(w: Dim) -> tuple[Statement, ...]:
-        return build.loop("l", WRITTEN, lambda lane: element(w * WRITTEN + lane), "vector", WRITTEN)
+    def passing(at: Dim, _: Dim) -> list[Statement]:
+        return [element(at)]
 
-    return build.loop("w", count // WRITTEN, lines)
+    def plain(at: Dim, _: Dim) -> list[Statement]:
+        return [replace(element(at), streaming=False)]
+
+    return (
+        *lanes.lane_loops(lead, width, 1, plain),
+        *lanes.lane_loops(count - lead, width, WRITTEN // width, passing, lead, interleaved=True),
+    )
 
 
 def _element(points: Points) -> tuple[Statement, ...]:

@@ -81,7 +81,9 @@ def attention(
     lengths: Tensor | None = None,
 ) -> Any:
     windows = (op.get("left_window_size", -1), op.get("right_window_size", -1))
-    if lengths is not None or op.wants(3) or op.get("softcap", 0.0) or windows != (-1, -1):
+    cap = op.get("softcap", 0.0)  # none where it is not positive
+    if lengths is not None or op.wants(3) or cap > 0 or windows != (-1, -1):
+        op.require(cap >= 0, Kind.BAD_VALUE, f"softcap is {cap}")  # by its description, scores would be capped
         raise Decline
     flat = q.rank == 3
     ranks = tuple(t.rank for t in (q, k, v))

@@ -163,9 +163,11 @@ def _rounds(op: Call, count: Value) -> Dim | None:
     if count is None:
         return None
     try:
-        (rounds,) = op.dims(0)
+        told = op.dims(0)
     except NeedsValue:
         return None
+    op.require(len(told) == 1, Kind.BAD_SHAPE, f"the number of rounds is {list(told)}; it is one number")
+    rounds = told[0]
     return max(0, rounds) if isinstance(rounds, int) else rounds
 
 

@@ -104,6 +104,8 @@ def sequence_map(op: Call, first: Value, *more: Value) -> Any:
     items = items_of(op, first)
     body = op.graph("body")
     others = [items_of(op, v) if isinstance(v, Held) else [v] * len(items) for v in more]
+    unequal = [len(parts) for parts in others if len(parts) != len(items)]
+    op.require(not unequal, Kind.BAD_VALUE, f"sequences of {len(items)} and {unequal[:1]} parts")
     rows = [
         op.importer.region(body, op.scope, op.trace, op.opsets, row) for row in zip(items, *others, strict=True)
     ]

@@ -354,12 +354,13 @@ def _forest(op: Call, kind: str) -> Forest:
         op.require(number is not None, Kind.BAD_ATTRIBUTE, f"there is no node mode {mode!r}")
         assert number is not None
         place[trees[n], ids[n]] = forest.add(features[n], splits[n], number, bool(tracks[n]))
+    yes, no = op.get("nodes_truenodeids"), op.get("nodes_falsenodeids")
     try:
         for n, mode in enumerate(modes):
             if mode != "LEAF":
                 here = place[trees[n], ids[n]]
-                forest.yes[here] = place[trees[n], op.get("nodes_truenodeids")[n]]
-                forest.no[here] = place[trees[n], op.get("nodes_falsenodeids")[n]]
+                forest.yes[here] = place[trees[n], yes[n]]
+                forest.no[here] = place[trees[n], no[n]]
         leaves_of = zip(
             op.get(f"{kind}_treeids"), op.get(f"{kind}_nodeids"), op.get(f"{kind}_ids"), _numbers(op, f"{kind}_weights"), strict=True
         )

@@ -120,13 +120,15 @@ def split_to_sequence(call: Any, x: np.ndarray, sizes: np.ndarray | None = None)
     if not -x.ndim <= axis < x.ndim:
         raise ProblemError(Kind.BAD_ATTRIBUTE, f"SplitToSequence: axis {axis} is outside an array of {x.ndim} axes")
     if sizes is None:
-        parts = np.split(x, x.shape[axis], axis)
+        parts = np.split(x, x.shape[axis], axis) if x.shape[axis] else []
         return [parts if call.get("keepdims", 1) else [np.squeeze(p, axis) for p in parts]]
     each = int(sizes.reshape(())) if sizes.ndim == 0 else None
     if each is not None and each <= 0:
         raise ProblemError(Kind.BAD_VALUE, f"SplitToSequence: the size of a part is {each}")
     if each is None and (sizes.min(initial=0) < 0 or sizes.sum() != x.shape[axis]):
         raise ProblemError(Kind.BAD_VALUE, f"SplitToSequence: {sizes.tolist()} are no parts of {x.shape[axis]}")
+    if not (x.shape[axis] if each is not None else sizes.size):
+        return [[]]  # where NumPy makes one part of nothing
     places = np.cumsum(sizes)[:-1] if each is None else np.arange(each, x.shape[axis], each)
     return [np.split(x, places, axis)]
 

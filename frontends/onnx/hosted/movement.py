@@ -137,13 +137,14 @@ def flatten(call: Any, x: np.ndarray) -> np.ndarray:
 
 @host_op("Gather")
 def gather(call: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take(x, indices, _axis(call.get("axis", 0), x.ndim))
+    axis = _axis(call.get("axis", 0), x.ndim)
+    return np.take(x, _inside(indices, x.shape[axis]), axis)
 
 
 @host_op("ArrayFeatureExtractor", domain=ML)
 def array_feature_extractor(call: Any, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    found = np.take(x, indices.ravel(), -1)
-    return found.reshape(1, -1) if x.ndim == 1 else found
+    rows = x.reshape(1, -1) if x.ndim < 2 else x
+    return np.take(rows, _inside(indices.ravel(), rows.shape[-1]), -1)
 
 
 @host_op("GatherElements")
@@ -170,6 +171,8 @@ def scatter_nd(call: Any, x: np.ndarray, indices: np.ndarray, updates: np.ndarra
 def one_hot(call: Any, indices: np.ndarray, depth: np.ndarray, values: np.ndarray) -> np.ndarray:
     count = int(number_of(depth, "the depth of OneHot"))
     axis = _axis(call.get("axis", -1), indices.ndim + 1)
+    if values.shape != (2,):
+        raise ProblemError(Kind.BAD_SHAPE, f"OneHot: values of the shape {list(values.shape)}; they are two")
     wanted = np.expand_dims(indices.astype(np.int64), axis)  # NumPy compares the other axes with the numbers of this one
     _check_size("OneHot", (*indices.shape, count), values.dtype)
     numbers = np.arange(count).reshape([count if n == axis else 1 for n in range(indices.ndim + 1)])
@@ -180,6 +183,8 @@ def one_hot(call: Any, indices: np.ndarray, depth: np.ndarray, values: np.ndarra
 def reverse_sequence(call: Any, x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     batch, time = _axis(call.get("batch_axis", 1), x.ndim), _axis(call.get("time_axis", 0), x.ndim)
     ordered = np.moveaxis(x, (batch, time), (0, 1)).copy()
+    if lengths.shape != ordered.shape[:1]:
+        raise ProblemError(Kind.BAD_SHAPE, f"ReverseSequence: {list(lengths.shape)} lengths of {list(x.shape)}")
     for row, length in zip(ordered, lengths.tolist(), strict=True):
         row[:length] = row[:length][::-1].copy()
     return np.moveaxis(ordered, (0, 1), (batch, time))
@@ -193,20 +198,20 @@ def split(call: Any, x: np.ndarray, sizes: np.ndarray | None = None) -> list[np.
     if sizes is None:  # the last part may be smaller
         part = -(-x.shape[axis] // count)
         sizes = np.array([min(part, max(x.shape[axis] - n * part, 0)) for n in range(count)])
-    if sizes.sum() != x.shape[axis] or len(sizes) != count or (sizes < 0).any():
+    if sizes.shape != (count,) or sizes.sum() != x.shape[axis] or (sizes < 0).any():
         raise ProblemError(Kind.BAD_SHAPE, f"Split of extent {x.shape[axis]} into {count} parts of {sizes.tolist()}")
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
 @host_op("Squeeze")
 def squeeze(call: Any, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
-    given = call.get("axes", None) if axes is None else axes.tolist()
+    given = call.get("axes", None) if axes is None else axes.reshape(-1).tolist()
     return np.squeeze(x, None if given is None else tuple(given))
 
 
 @host_op("Unsqueeze")
 def unsqueeze(call: Any, x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
-    return np.expand_dims(x, tuple(call.get("axes") if axes is None else axes.tolist()))
+    return np.expand_dims(x, tuple(call.get("axes") if axes is None else axes.reshape(-1).tolist()))
 
 
 @host_op("Transpose")
@@ -225,21 +230,35 @@ def _axis(axis: int, rank: int) -> int:
     return axis % rank
 
 
+def _inside(indices: np.ndarray, extent: int) -> np.ndarray:
+    """The indices, once they are known to be those of an axis."""
+    if indices.size and not (-extent <= indices.min() and indices.max() < extent):
+        wrong = indices[(indices < -extent) | (indices >= extent)].flat[0]
+        raise ProblemError(Kind.BAD_VALUE, f"index {wrong} is out of range for an axis of extent {extent}")
+    return indices
+
+
 def _along(x: np.ndarray, indices: np.ndarray, axis: int) -> tuple[np.ndarray, ...]:
     """Where the elements are that an array of indices along one axis names."""
     if indices.ndim != x.ndim:
         raise ProblemError(Kind.BAD_SHAPE, f"{indices.ndim} axes of indices for {x.ndim} axes")
+    axis = _axis(axis, x.ndim)
+    if any(n != axis and a > b for n, (a, b) in enumerate(zip(indices.shape, x.shape, strict=True))):
+        raise ProblemError(Kind.BAD_SHAPE, f"indices {list(indices.shape)} into {list(x.shape)}")
     places: list[Any] = list(np.indices(indices.shape, sparse=True))
-    places[_axis(axis, x.ndim)] = indices
+    places[axis] = _inside(indices, x.shape[axis])
     return tuple(places)
 
 
 def _places(x: np.ndarray, indices: np.ndarray, batched: int) -> tuple[np.ndarray, ...]:
     """Where the slices are that rows of indices name, each row in its own batch."""
+    if not indices.ndim:
+        raise ProblemError(Kind.BAD_SHAPE, "indices without axes")
     rows = [indices[..., n] for n in range(indices.shape[-1])]
-    if batched + len(rows) > x.ndim or x.shape[:batched] != indices.shape[:batched]:
+    if batched + len(rows) > x.ndim or batched >= indices.ndim or x.shape[:batched] != indices.shape[:batched]:
         raise ProblemError(Kind.BAD_SHAPE, f"indices {list(indices.shape)} into {list(x.shape)}, {batched} axes of it a batch")
-    return (*np.indices(indices.shape[:-1], sparse=True)[:batched], *rows)
+    named = [_inside(row, extent) for row, extent in zip(rows, x.shape[batched:], strict=False)]
+    return (*np.indices(indices.shape[:-1], sparse=True)[:batched], *named)
 
 
 def _replaced(call: Any, x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:

@@ -253,3 +253,66 @@ def test_an_attribute_of_another_type_where_onnx_has_no_description():
     pool = helper.make_node("NhwcMaxPool", ["x"], ["y"], "pool", domain="com.microsoft", kernel_shape=3)
     (problem,) = check_onnx(model_of([pool], [info("x", np.zeros((1, 4, 4, 2), np.int8))], ["y"], domains={"com.microsoft": 1}))
     assert (problem.code, problem.node) == ("O109", "pool (NhwcMaxPool)")
+
+
+@pytest.mark.parametrize("inputs", ["", "x", "x x x x"])
+@pytest.mark.parametrize("name", ["QuantizeLinear", "DequantizeLinear"])
+def test_a_number_of_inputs_that_onnx_does_not_describe(name: str, inputs: str):
+    quantised = node(name, inputs, "y", domain="com.microsoft")
+    problems = check_onnx(model_of([quantised], [info("x", np.zeros(3, np.float32))], ["y"], domains={"com.microsoft": 1}))
+    assert [problem.code for problem in problems] == ["O110"], problems
+
+
+@pytest.mark.parametrize("axes", [np.array(1), np.array([1]), np.array([[0], [-1]])])
+@pytest.mark.parametrize("name", ["Squeeze", "Unsqueeze"])
+def test_axes_of_any_rank_on_the_host(name: str, axes: np.ndarray):
+    """They are known at the call, as they are where they are compiled."""
+    x = np.array([[["a"]]], object)
+    texts = helper.make_tensor_value_info("x", TensorProto.STRING, [1, 1, 1])
+    model = model_of([node(name, "x axes", "y")], [texts, info("axes", axes)], [helper.make_tensor_value_info("y", TensorProto.STRING, None)])
+    change = -axes.size if name == "Squeeze" else axes.size
+    assert ingot.compile(ingot.load_onnx(model))(x, axes).shape == (1,) * (3 + change)
+
+
+def test_a_cap_that_is_not_positive_is_none():
+    heads = np.random.default_rng(0).standard_normal((1, 2, 3, 4), dtype=np.float32)
+    answers = []
+    for fields in ({}, {"softcap": -0.5}, {"softcap": 0.0}):
+        model = model_of([node("Attention", "q k v", "y", **fields)], [info(n, heads) for n in "qkv"], ["y"], opset=23)
+        answers.append(ingot.compile(ingot.load_onnx(model))(heads, heads, heads))
+    np.testing.assert_array_equal(answers[1], answers[0])
+    np.testing.assert_array_equal(answers[2], answers[0])
+    scores = node("Attention", "q k v", "y past_k past_v scores", softcap=-0.5)
+    (problem,) = check_onnx(model_of([scores], [info(n, heads) for n in "qkv"], ["y", "scores"], opset=23))
+    assert problem.code == "O119", problem
+
+
+@pytest.mark.parametrize("sizes", [np.array(3), np.array([0, 0]), np.array([], np.int64), None])
+def test_nothing_is_split_into_no_parts(sizes: np.ndarray | None):
+    """Where the host splits, since the sizes are known at the call, as where parts are compiled."""
+    x, names = np.zeros((2, 0), np.float32), "x sizes" if sizes is not None else "x"
+    model = model_of(
+        [node("SplitToSequence", names, "parts", axis=1), node("SequenceLength", "parts", "y")],
+        [info("x", x), *([info("sizes", sizes)] if sizes is not None else [])], ["y"],
+    )  # fmt: skip
+    made = ingot.compile(ingot.load_onnx(model))
+    for _ in range(2):
+        assert int(made(x, *([sizes] if sizes is not None else []))) == (2 if sizes is not None and sizes.size == 2 else 0)
+
+
+def test_sequences_of_unequal_length_are_mapped_nowhere():
+    x = np.zeros(2, np.float32)
+    body = helper.make_graph([node("Add", "a b", "c")], "body", [info("a", x), info("b", x)], [info("c", x)])
+    nodes = [node("SequenceConstruct", "x x", "two"), node("SequenceConstruct", "x", "one"),
+             node("SequenceMap", "two one", "sums", body=body), node("SequenceLength", "sums", "y")]  # fmt: skip
+    (problem,) = check_onnx(model_of(nodes, [info("x", x)], ["y"]))
+    assert problem.code == "O119", problem
+
+
+@pytest.mark.parametrize("to", [TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E4M3FNUZ])
+def test_a_code_of_nan_has_no_sign(to: int):
+    x = np.array([np.nan, -np.nan, -1.0], np.float32)
+    found = ingot.compile(ingot.load_onnx(model_of([node("Cast", "x", "y", to=to)], [info("x", x)], ["y"])))(x)
+    codes = np.asarray(found).view(np.uint8)
+    assert codes[0] == codes[1]
+    assert codes[2] >= 0x80

@@ -10,6 +10,8 @@ from onnx.reference import ReferenceEvaluator
 
 import ingot
 from ingot.frontends.onnx.executable import OnnxExecutable
+from ingot.frontends.onnx.staged import Staged
+from ingot.frontends.onnx.stages import MOST_ROUTES
 from tests.frontends.onnx.building import Array, info, model_of
 
 ROUNDS = np.int64(12)
@@ -180,3 +182,34 @@ def test_values_that_make_no_sense(op: str, calls: Sequence[Any]) -> None:
     with pytest.raises(ingot.IngotError, match=op):
         made.run(**named[1])
     check(made, model, named[0])
+
+
+def test_a_way_through_the_stages_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes and values that were seen before are not described again; others are, and give their own results."""
+    x, rate = np.arange(6, dtype=np.float32), np.array(2, np.int64)
+    branches = {
+        "then_branch": helper.make_graph([node("ReduceSum", "x", "a", keepdims=1)], "then", [], [info("a", x, [1])]),
+        "else_branch": helper.make_graph([node("Neg", "x", "b")], "else", [], [info("b", x, ["n"])]),
+    }
+    model = model_of(
+        [node("Equal", "rate two", "is_two"), node("If", "is_two", "chosen", **branches), node("Abs", "chosen", "y")],
+        [info("x", x, ["n"]), info("rate", rate)],
+        ["y"],
+        {"two": rate},
+    )
+    made = executable(model)
+    calls = [{"x": x[:length], "rate": np.array(value)} for length in (6, 3) for value in (2, 1)]
+    for inputs in calls * 2:
+        check(made, model, inputs)
+
+    def unexpected(*ignored: Any) -> Any:
+        raise AssertionError("described again")
+
+    monkeypatch.setattr(Staged, "_found_first", unexpected)
+    monkeypatch.setattr(Staged, "_found_next", unexpected)
+    for inputs in calls:
+        check(made, model, inputs)
+    monkeypatch.undo()
+    for length in range(MOST_ROUTES + 6):
+        check(made, model, {"x": np.ones(length + 1, np.float32), "rate": rate})
+    assert len(made.staged.routes.ways) <= MOST_ROUTES

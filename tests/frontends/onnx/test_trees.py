@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import ingot
+from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.trees import COMPARISONS
 from tests.frontends.onnx.building import Array, model_of
 
@@ -90,3 +91,20 @@ def test_every_comparison(
     for rows in (1, 70):
         x = rng.choice([*SPECIAL, *rng.standard_normal(9)], (rows, 5)).astype(dtype)
         np.testing.assert_allclose(executable(x), trees.walked(x), rtol=1e-5, atol=1e-5)
+
+
+def test_attributes_are_read_a_few_times_and_not_for_every_node(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch):
+    """Forests of scikit-learn have a hundred thousand nodes; an attribute has a number for each."""
+    read: list[str] = []
+    get = Call.get
+
+    def counted(self: Call, attribute: str, *default: Any) -> Any:
+        read.append(attribute)
+        return get(self, attribute, *default)
+
+    monkeypatch.setattr(Call, "get", counted)
+    trees = Trees(rng, 200, COMPARISONS[:1], np.float32, 1, False)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 5])
+    ingot.compile(ingot.load_onnx(model_of([trees.node()], [x], ["y"], domains={"ai.onnx.ml": 3})))
+    assert len(trees.nodes) > 1000
+    assert 0 < len(read) < 100
