@@ -192,7 +192,7 @@ def gathered(found: Contraction, target: Target) -> Contraction:
 
     def time(rows: int) -> float:
         height, vectors = register_tile(rows, form.kept_extents[-1], width, target, depth)
-        return tiles_time(rows, height, vectors)
+        return tiles_time(rows, height, vectors, target)
 
     if time(outer * inner) > GATHERING_GAIN * outer * time(inner):
         return found
@@ -276,7 +276,7 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Di
         vectors = 1
         height = min(target.l1_ways, registers - 2)
     if isinstance(rows, int) and rows > 0:
-        height = _height(rows, height, vectors)
+        height = _height(rows, height, vectors, target)
         if height == 1 and vectors > 1:
             vectors = MOST_VECTORS  # nothing of the right operand is used twice: it needs no registers
         elif height < tallest and vectors > 1 and not (wide and height >= target.tile_vectors):
@@ -288,22 +288,26 @@ def _tallest(vectors: int, target: Target) -> int:
     return min(target.l1_ways, target.tile_rows(vectors))
 
 
-def _height(rows: int, tallest: int, vectors: int) -> int:
+def _height(rows: int, tallest: int, vectors: int, target: Target) -> int:
     """The tallest of the tiles that take nearly the least time for all rows. A tile takes as long as its rows, but
     not less than the latency of its sums, and starting it takes a little more."""
     least = SUMS // vectors
     if rows <= least:
         return rows
-    times = {height: tiles_time(rows, height, vectors) for height in range(min(tallest, rows), least - 1, -1)}
+    times = {height: tiles_time(rows, height, vectors, target) for height in range(min(tallest, rows), least - 1, -1)}
     enough = NEARLY * min(times.values())
     return next(height for height, time in times.items() if time <= enough)
 
 
-def tiles_time(rows: int, height: int, vectors: int) -> float:
+def tiles_time(rows: int, height: int, vectors: int, target: Target) -> float:
     """The time of all tiles of rows, in rows of a full tile."""
+
+    def time(height: int) -> float:
+        loads = target.multiply_adds * (height + vectors) / vectors if target.multiply_adds > 1 else 0
+        return max(height, SUMS // vectors, loads) + STARTING_COST
+
     full, rest = divmod(rows, height)
-    least = SUMS // vectors
-    return full * (max(height, least) + STARTING_COST) + (max(rest, least) + STARTING_COST if rest else 0)
+    return full * time(height) + (time(rest) if rest else 0)
 
 
 def _whole_blocks(found: Contraction, vectors: int, width: int) -> int:
