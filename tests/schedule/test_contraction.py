@@ -14,7 +14,7 @@ from ingot.compiler.ir.scalar import Buffer, constant
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
-from ingot.compiler.schedule.recipes.contraction import register_tile
+from ingot.compiler.schedule.recipes.contraction import GATHERING_GAIN, register_tile, tiles_time
 from ingot.compiler.target import Target, _target
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, check, inputs_of, run, unset
@@ -324,6 +324,18 @@ def test_short_row_axes_merge_where_only_the_left_operand_tells_them_apart():
     expected = run(apart, few, [x, np.ascontiguousarray(w[:4])], {})[0]
     np.testing.assert_array_equal(np.ascontiguousarray(found[:, :, :4]).view(np.uint32), expected.view(np.uint32))
     check(many)
+
+
+def test_low_tiles_take_as_long_as_their_loads():
+    """Where two multiply-adds begin with each load, 2 rows of 4 vectors take 6 loads for 4 cycles of products: rows of 7
+    (tiles of 5 and 2) are merged into 49, and where loads keep up they are not."""
+    kernel = kernels.strided_panels(7, 4, 20, 64)
+    wide = replace(Target.named("x86-64-v4"), multiply_adds=2)
+    assert tiles_time(7, 5, 4, wide) - tiles_time(7, 5, 4, replace(wide, multiply_adds=1)) == 1
+    merged = schedule(kernel, wide)
+    assert (merged.decisions["rows"], merged.decisions["pack_left"]) == (6, True)
+    with_loads, without = (tiles_time(49, 6, 4, t) / (7 * tiles_time(7, 5, 4, t)) for t in (wide, replace(wide, multiply_adds=1)))
+    assert with_loads < GATHERING_GAIN < without
 
 
 def test_the_next_stored_panel_is_fetched_ahead():
