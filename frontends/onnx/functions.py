@@ -6,9 +6,10 @@ where the body refers to them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ingot.compiler.ops.base import Op
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import ML, ONNX, PREVIEW, TRAINING, domain_name, registered
-from ingot.frontends.onnx.source import Model, opset_versions
+from ingot.frontends.onnx.source import Model, opset_versions, subgraphs
 from ingot.frontends.onnx.values import Coded, Dims, Value, element_of_value, shape_of
 
 
@@ -77,9 +78,40 @@ def of_schema(node: NodeProto, version: int, values: Sequence[Value]) -> Body | 
     if schema.has_context_dependent_function and all(v is None or _has_type(v) for v in values):
         chosen = _version(schema.context_dependent_function_opset_versions, version)
         types = [_type_of(v).SerializeToString() for v in values]
-        data = schema.get_context_dependent_function_with_opset_version(chosen, node.SerializeToString(), types)
+        try:
+            data = schema.get_context_dependent_function_with_opset_version(chosen, _spelled(node).SerializeToString(), types)
+        except RuntimeError as error:
+            message = " ".join(str(error).split())
+            raise ProblemError(Kind.UNSUPPORTED, f"ONNX's definition of {node.op_type} fails for this use: {message}") from None
         return body_of(FunctionProto.FromString(data)) if data else None
     return None
+
+
+def _spelled(node: NodeProto) -> NodeProto:
+    """The node with identifiers for what its subgraphs define: ONNX writes some of these into a text and reads that, which
+    fails for a name such as `/layer/cap`."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    graphs = list(subgraphs(made))
+    for graph in graphs:
+        graphs += [inner for each in graph.node for inner in subgraphs(each)]
+    taken = {*node.input, *node.output, *(name for graph in graphs for each in graph.node for name in (*each.input, *each.output))}
+    fresh = (name for name in map("inner{}".format, count()) if name not in taken)
+    for graph in subgraphs(made):
+        _spell(graph, {}, fresh)
+    return made
+
+
+def _spell(graph: GraphProto, outer: Mapping[str, str], fresh: Iterator[str]) -> None:
+    names = {**outer, **{name: next(fresh) for name in sorted(_defined(graph) - {""})}}
+    _name_values(graph, lambda name: names.get(name, name))
+    for node in graph.node:
+        given, made = list(node.input), list(node.output)
+        del node.input[:], node.output[:]
+        node.input.extend(names.get(name, name) for name in given)
+        node.output.extend(names.get(name, name) for name in made)
+        for inner in subgraphs(node):
+            _spell(inner, names, fresh)
 
 
 def _version(available: Sequence[int], wanted: int) -> int:
@@ -173,9 +205,9 @@ def _renamed(
         bound = _bound(attribute, given)
         if bound is None:
             continue
-        for graph in (*([bound.g] if bound.HasField("g") else ()), *bound.graphs):
-            rename_graph(graph, names, prefix, given)
         made.attribute.append(bound)
+    for graph in subgraphs(made):
+        rename_graph(graph, names, prefix, given)
     return made
 
 
@@ -197,17 +229,23 @@ def rename_graph(
     graph: GraphProto, names: Mapping[str, str], prefix: str, given: Mapping[str, AttributeProto]
 ) -> None:
     """Give all names of a subgraph the prefix, except those that `names` maps; in place."""
-    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    own |= {name for node in graph.node for name in node.output}
+    own = _defined(graph)
     inner = {k: v for k, v in names.items() if k not in own or not k}
+    _name_values(graph, lambda name: inner.get(name, prefix + name))
+    nodes = [_renamed(node, inner, prefix, given) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
-    def new(name: str) -> str:
-        return inner.get(name, prefix + name)
 
+def _defined(graph: GraphProto) -> set[str]:
+    """Names of values that a graph defines."""
+    given = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
+    return given | {name for node in graph.node for name in node.output}
+
+
+def _name_values(graph: GraphProto, new: Callable[[str], str]) -> None:
+    """Other names for all that a graph declares; its nodes keep theirs."""
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = new(value.name)
     for sparse in graph.sparse_initializer:
         sparse.values.name = new(sparse.values.name)
-    nodes = [_renamed(node, inner, prefix, given) for node in graph.node]
-    del graph.node[:]
-    graph.node.extend(nodes)

@@ -214,3 +214,24 @@ def test_a_counter_that_starts_again_is_not_counted() -> None:
     test = [node("Mod", "next four", "wrapped"), node("Less", "wrapped n", "go")]
     model = counting_loop(test, count="most", extra={"four": np.asarray(4, np.int32), "most": np.asarray(3, np.int64)})
     check(model, compiled(model), x=np.arange(15, dtype=np.float32).reshape(5, 3))
+
+
+@pytest.mark.parametrize("name", ["cap", "/attention/cap", "inner0"])
+@pytest.mark.parametrize("branch", [False, True], ids=["plain", "in_a_branch"])
+def test_names_in_a_subgraph_that_onnx_writes_as_text(name: str, branch: bool, rng: np.random.Generator) -> None:
+    """ONNX's own definition of FlexAttention writes initializers of the subgraph into a text that it reads again."""
+    scores = [node("Div", f"scores {name}", "/scaled"), node("Tanh", "/scaled", "t"), node("Mul", f"t {name}", "out")]
+    shaped = declared("scores", "B", "H", "L", "S")
+    capped = graph(scores, [shaped], "out", **{name: np.array(2.0, np.float32)})
+    capped.output[0].CopyFrom(declared("out", "B", "H", "L", "S"))
+    flex = node("FlexAttention", "q k v", "y", domain="ai.onnx.preview", score_mod=capped)
+    nodes = [flex]
+    if branch:
+        nodes = [node("If", "chosen", "z", then_branch=graph([flex], [], "y"), else_branch=graph([flex], [], "y"))]
+    inputs = [declared(n, 1, 2, 4, 8) for n in "qkv"] + [declared("chosen", dtype=TensorProto.BOOL)] * branch
+    model = model_of(nodes, inputs, [declared("z" if branch else "y", 1, 2, 4, 8)], opset=26, domains={"ai.onnx.preview": 1})
+    q, k, v = rng.standard_normal((3, 1, 2, 4, 8)).astype(np.float32)
+    found = compiled(model)(q, k, v, *([np.array(True)] * branch))
+    soft = 2 * np.tanh(q @ k.swapaxes(-1, -2) / np.sqrt(8) / 2)
+    weights = np.exp(soft) / np.exp(soft).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, weights @ v, 1e-5, 1e-6)
