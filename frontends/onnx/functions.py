@@ -23,7 +23,7 @@ from ingot.compiler.ops.base import Op
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import ML, ONNX, PREVIEW, TRAINING, domain_name, registered
-from ingot.frontends.onnx.source import Model, opset_versions, subgraphs
+from ingot.frontends.onnx.source import Model, defined_names, opset_versions, subgraphs
 from ingot.frontends.onnx.values import Coded, Dims, Value, element_of_value, shape_of
 
 
@@ -103,7 +103,7 @@ def _spelled(node: NodeProto) -> NodeProto:
 
 
 def _spell(graph: GraphProto, outer: Mapping[str, str], fresh: Iterator[str]) -> None:
-    names = {**outer, **{name: next(fresh) for name in sorted(_defined(graph) - {""})}}
+    names = {**outer, **{name: next(fresh) for name in sorted(defined_names(graph) - {""})}}
     _name_values(graph, lambda name: names.get(name, name))
     for node in graph.node:
         given, made = list(node.input), list(node.output)
@@ -229,18 +229,12 @@ def rename_graph(
     graph: GraphProto, names: Mapping[str, str], prefix: str, given: Mapping[str, AttributeProto]
 ) -> None:
     """Give all names of a subgraph the prefix, except those that `names` maps; in place."""
-    own = _defined(graph)
+    own = defined_names(graph)
     inner = {k: v for k, v in names.items() if k not in own or not k}
     _name_values(graph, lambda name: inner.get(name, prefix + name))
     nodes = [_renamed(node, inner, prefix, given) for node in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
-
-
-def _defined(graph: GraphProto) -> set[str]:
-    """Names of values that a graph defines."""
-    given = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
-    return given | {name for node in graph.node for name in node.output}
 
 
 def _name_values(graph: GraphProto, new: Callable[[str], str]) -> None:

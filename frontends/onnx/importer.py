@@ -41,7 +41,7 @@ from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
 from ingot.frontends.onnx.registry import ONNX, Converter, converter, domain_name
 from ingot.frontends.onnx.scope import Scope
 from ingot.frontends.onnx.signature import check_elements, check_kinds, description_of
-from ingot.frontends.onnx.source import Model, dense_of, node_label, subgraphs
+from ingot.frontends.onnx.source import Model, defined_names, dense_of, node_label, subgraphs
 from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Value
 
 FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
@@ -476,14 +476,11 @@ def free_names(node: NodeProto) -> set[str]:
 
 
 def graph_free_names(graph: GraphProto) -> set[str]:
-    defined = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    defined |= {s.values.name for s in graph.sparse_initializer}
     used = {output.name for output in graph.output}
     for node in graph.node:
         used.update(node.input)
         used |= free_names(node)
-        defined.update(node.output)
-    return used - defined - {""}
+    return used - defined_names(graph) - {""}
 
 
 def ordered(nodes: Sequence[NodeProto]) -> list[NodeProto]:

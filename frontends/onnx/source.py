@@ -245,6 +245,13 @@ def dense_of(sparse: SparseTensorProto, folder: Path | None) -> np.ndarray:
 # --- walking --------------------------------------------------------------------------------------
 
 
+def defined_names(graph: GraphProto) -> set[str]:
+    """Names of the values that a graph defines."""
+    given = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    given |= {s.values.name for s in graph.sparse_initializer}
+    return given | {name for node in graph.node for name in node.output}
+
+
 def subgraphs(node: NodeProto) -> list[GraphProto]:
     found: list[GraphProto] = []
     for attribute in node.attribute:
