@@ -26,7 +26,9 @@ RANDOM = frozenset(
 COARSE = {"float16": 2e-2, "bfloat16": 5e-2}  # of what is stored in few bits
 NEAR, FAR = 1e-3, 1e-2  # of the largest number: the peers from each other, the answer from them
 _NOT_REPRESENTED = {"int32": -(1 << 31), "int64": -(1 << 63)}  # what x86 makes of a float that is too large
-SPREADING = frozenset({"Conv", "ConvTranspose", "Attention"})
+# Where ONNX leaves open what becomes of numbers that are not finite: a convolution may spread them, a window with a NaN
+# has it as its maximum or skips it, a score that a mask hides has -inf added to it, NaN too.
+OPEN_TO_INFINITIES = frozenset({"Attention", "Conv", "ConvTranspose", "MaxPool"})
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ def judged(model: bytes, answers: Sequence[Answer]) -> tuple[str, str]:
         return "", ""
     doubt = ""
     for answer in answers:
-        if ops & SPREADING and not _is_plain(answer.inputs):
-            continue  # a convolution may spread what is not finite; peers add -inf to scores that a mask hides, NaN too
+        if ops & OPEN_TO_INFINITIES and not _is_plain(answer.inputs):
+            continue
         given = [r for r in (_asked(ask, proto, answer.inputs) for ask in (_reference, _runtime)) if r is not None]
         if not given:
             continue

@@ -24,6 +24,7 @@ from tests.fuzz.onnx_models import Corpus, candidate_of, corpus, findings
 from tests.fuzz.onnx_mutation import mutated
 from tests.fuzz.onnx_variants import complaints, variants
 from tests.fuzz.onnx_worker import Candidate, Limits, Outcome
+from tests.fuzz.peers import Answer, judged
 
 SEEDS = 60
 SWEEP = 2000
@@ -152,6 +153,19 @@ def test_a_wrong_graph_is_noticed(monkeypatch: pytest.MonkeyPatch):
     execute = CompiledFunction.__call__
     monkeypatch.setattr(CompiledFunction, "__call__", lambda self, *args: execute(self, *args) + np.float32(1))
     assert onnx_worker._in_child(Candidate(tiny_model(), {})).kind == "alone"
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "Neg"])
+def test_others_are_not_asked_what_onnx_leaves_open(op: str):
+    """Whether a NaN is the maximum of a window; what its negative is, is not open."""
+    pytest.importorskip("onnxruntime")
+    only = helper.make_node(op, ["x"], ["y"], **({"kernel_shape": [1]} if op == "MaxPool" else {}))
+    x = np.array([[[np.nan, 1.0]]], np.float32)
+    named = [helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name in "xy"]
+    graph = helper.make_graph([only], "one node", named[:1], named[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    kind, _ = judged(model.SerializeToString(), [Answer({"x": x}, [np.full_like(x, 5)])])
+    assert kind == ("" if op == "MaxPool" else "alone")
 
 
 def test_bytes_outside_are_noticed(monkeypatch: pytest.MonkeyPatch):

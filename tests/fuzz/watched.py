@@ -61,7 +61,7 @@ class Watch:
     def call(self, run: Any, made: Executable, contexts: Any, args: tuple[Any, ...], kwargs: Any, out: Any) -> Any:
         if kwargs or out is not None or made.program.manifest.aliases or id(made.program) not in self.made:
             return run(made, contexts, args, kwargs, out)
-        given = tuple(self.guards.copy(a) if type(a) is np.ndarray else a for a in args)
+        given = tuple(self.guards.copy(a) if type(a) is np.ndarray and not _is_one_number(a) else a for a in args)
         failure: ExecutionError | None = None
         results: Any = None
         try:
@@ -195,3 +195,8 @@ def difference(graph: Graph, args: Sequence[Any], results: Sequence[np.ndarray])
         return ""
     wrong = differences(graph, given, results, expected)
     return "; ".join(f"{graph.output_names[number]}: {text}" for number, text in wrong)
+
+
+def _is_one_number(array: np.ndarray) -> bool:
+    """Whether an array repeats one element: it may be far larger than memory, and is for the program to refuse."""
+    return array.size > 1 and not any(array.strides)

@@ -17,7 +17,7 @@ from ingot.frontends.onnx.elements import element_of_dtype
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
 from ingot.frontends.onnx.source import dense_of
-from ingot.frontends.onnx.values import Dims, Opaque, Value, element_of_value, known, known_dims, shape_of
+from ingot.frontends.onnx.values import Coded, Dims, Opaque, Value, element_of_value, known, known_dims, shape_of
 
 
 @onnx_op("Constant", raw=True)
@@ -46,7 +46,9 @@ def constant(op: Call) -> Any:
 def constant_of_shape(op: Call, shape: tuple[Dim, ...]) -> Any:
     value = op.get("value", np.zeros(1, np.float32))
     op.require(value.size == 1, Kind.BAD_ATTRIBUTE, f"its value has {value.size} elements, not 1")
-    return op.constant(value.reshape(())).broadcast_to(shape)
+    number, kind = op.stored(value.reshape(()))
+    filled = number.broadcast_to(shape)
+    return Coded(filled, kind) if kind.is_coded else filled
 
 
 @onnx_op("ConstantFill")

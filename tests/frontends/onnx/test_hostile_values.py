@@ -19,6 +19,11 @@ from tests.fuzz.onnx_worker import Worker
 FLOATS = np.zeros(4, np.float32)
 
 
+def untold(name: str, kind: int) -> Any:
+    """A value of any shape."""
+    return helper.make_tensor_value_info(name, kind, None)
+
+
 # --- values that programs and the host meet -----------------------------------------------------------
 
 
@@ -316,3 +321,31 @@ def test_a_code_of_nan_has_no_sign(to: int):
     codes = np.asarray(found).view(np.uint8)
     assert codes[0] == codes[1]
     assert codes[2] >= 0x80
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a branch"])
+def test_codes_are_repeated_like_numbers(inside: bool):
+    one = helper.make_tensor("one", TensorProto.FLOAT8E4M3FN, [1], bytes([0x38]), raw=True)
+    filled = node("ConstantOfShape", "s", "y", value=one)
+    nodes, result = [filled], "y"
+    if inside:
+        branch = helper.make_graph([filled], "branch", [], [untold("y", TensorProto.FLOAT8E4M3FN)])
+        nodes, result = [node("If", "c", "z", then_branch=branch, else_branch=branch)], "z"
+    model = model_of(nodes, [info("s", np.zeros(2, np.int64))], [result], {"c": np.array(True)})
+    made = ingot.compile(ingot.load_onnx(model))
+    for shape in ((2, 3), (1, 4), (2, 3)):
+        found = np.asarray(made(np.array(shape)))
+        assert found.dtype == helper.tensor_dtype_to_np_dtype(TensorProto.FLOAT8E4M3FN)
+        np.testing.assert_array_equal(found.view(np.uint8), np.full(shape, 0x38))
+
+
+def test_a_repeated_number_larger_than_memory_is_refused(worker: Worker):
+    """It is a view of one element between the programs, and only the last one would write it."""
+    zero = numpy_helper.from_array(np.zeros(1, np.int32))
+    branch = helper.make_graph(
+        [node("ConstantOfShape", "s", "y", value=zero)], "branch", [], [untold("y", TensorProto.INT32)]
+    )
+    sizes = np.array([1 << 40])
+    nodes = [node("If", "c", "z", then_branch=branch, else_branch=branch)]
+    model = model_of(nodes, [info("s", sizes), info("c", np.array(True))], ["z"])
+    refused(attempt(worker, model, s=sizes, c=np.array(True)), "no room", "bytes")
