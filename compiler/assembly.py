@@ -17,7 +17,7 @@ from ingot.compiler.fusion.epilogues import absorb
 from ingot.compiler.fusion.partition import partition
 from ingot.compiler.fusion.plan import FusionPlan, KernelStep, LoopStep, RegionStep, Step
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.graph import Graph, Input, Value, input_of, results_of
+from ingot.compiler.ir.graph import Graph, Input, input_of, results_of
 from ingot.compiler.ir.loops import Alloc, Call, For, Statement, View
 from ingot.compiler.ir.scalar import Buffer, IndexValue, Load, apply
 from ingot.compiler.ir.symbolic import Dim
@@ -26,7 +26,7 @@ from ingot.compiler.ir.types import row_major_strides
 from ingot.compiler.memory.arena import Arena, Request, plan_arena
 from ingot.compiler.ops.base import Condition, Op
 from ingot.compiler.ops.control import If, Scan, While
-from ingot.compiler.schedule.epilogue import finishing
+from ingot.compiler.own_loops import OwnFunctions, reads_of
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 from ingot.runtime.abi import Failure
@@ -118,7 +118,7 @@ class _Assembler:
         self.schedule = schedule
         self.limits = limits
         self.ready = ready
-        self.target = target
+        self.own_functions = OwnFunctions(target)
         self.fuse = fuse
         self.kernels: list[PlacedKernel] = []
         self.plans: list[tuple[str, FusionPlan]] = []
@@ -271,32 +271,20 @@ class _Assembler:
     def _loops(self, step: LoopStep) -> _Work:
         op = step.value.op
         assert isinstance(op, Op)
-        reads = dict.fromkeys(step.inputs)
-        if step.epilogue is not None:
-            reads |= dict.fromkeys(b for b in step.epilogue.step.kernel.inputs if b is not step.epilogue.result)
-        parameters = {b: Buffer(f"x{n}", b.dtype, b.shape) for n, b in enumerate(reads)}
-        parameters |= {b: Buffer(f"y{n}", b.dtype, b.shape) for n, b in enumerate(step.outputs)}
-        inputs = tuple(parameters[b] for b in step.inputs)
-        values: tuple[Value, ...] = (step.value,)
-        if step.epilogue is None:
-            own = op.loops_for(self.target, tuple(parameters[b] for b in step.outputs), inputs)
-        else:
-            values = (*values, *step.epilogue.step.values)
-            finish = finishing(step.epilogue.step.kernel, step.epilogue.result, parameters)
-            own = op.loops_for(self.target, (step.epilogue.result,), inputs, finish)
-        function = loops.Function(self._unique(step.name), (*parameters.values(), *own.scratch), own.body)
-        self.ready(function)
+        own = self.own_functions(step, self._unique(step.name))
+        self.ready(own.function)
+        values = (step.value, *(step.epilogue.step.values if step.epilogue is not None else ()))
         ops = tuple(v.op.name for v in values)  # type: ignore[attr-defined]
         sources = tuple(dict.fromkeys(str(v.source) for v in values if v.source))
         reason = f"{op.name} has its own loops"
-        self.kernels.append(PlacedKernel(function.name, "loops", reason, own.decisions, ops, sources))
+        self.kernels.append(PlacedKernel(own.function.name, "loops", reason, own.decisions, ops, sources))
 
         def emit(offsets: Mapping[object, Dim]) -> list[Statement]:
             allocated: list[Statement] = [Alloc(b, offsets[b]) for b in own.scratch]
-            return [*allocated, Call(function, (*parameters, *own.scratch))]
+            return [*allocated, Call(own.function, own.arguments)]
 
         scratch: list[tuple[object, Dim]] = [(b, b.type.bytes) for b in own.scratch]
-        return _Work(set(reads), list(step.outputs), scratch, (), emit)
+        return _Work(set(reads_of(step)), list(step.outputs), scratch, (), emit)
 
     def _copy(self, pairs: Iterable[tuple[Buffer, Buffer]], name: str) -> _Work:
         """One kernel that copies each source to its target."""
