@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -336,6 +337,19 @@ def test_low_tiles_take_as_long_as_their_loads():
     assert (merged.decisions["rows"], merged.decisions["pack_left"]) == (6, True)
     with_loads, without = (tiles_time(49, 6, 4, t) / (7 * tiles_time(7, 5, 4, t)) for t in (wide, replace(wide, multiply_adds=1)))
     assert with_loads < GATHERING_GAIN < without
+
+
+def test_long_sums_have_chains_whose_panels_fit_the_first_cache():
+    """Of wide tiles; it depends on the length of the sum, never on the rows."""
+    wide = replace(Target.named("x86-64-v4"), multiply_adds=2, l1_bytes=48 << 10)
+    chains = {
+        (rows, depth): schedule(kernels.matmul(rows, 64, depth), wide).decisions["chain"]
+        for rows, depth in itertools.product((1, 7, 100), (256, 511, 512, 3072))
+    }
+    assert chains == {(rows, depth): 128 if depth >= 512 else 256 for rows, depth in chains}
+    roomy = replace(wide, l1_bytes=64 << 10)
+    assert schedule(kernels.matmul(7, 64, 512), roomy).decisions["chain"] == 256
+    assert schedule(kernels.matmul(7, 64, 512), Target.named("x86-64-v3")).decisions["chain"] == 256
 
 
 def test_the_next_stored_panel_is_fetched_ahead():

@@ -55,6 +55,7 @@ from ingot.compiler.schedule.words import in_words
 from ingot.compiler.target import Target
 
 CHAIN = 256  # products in one chain: a panel of the right operand then takes half of the first cache
+LONG_SUM = 2 * CHAIN  # products of a sum that is cut in any case
 LEFT_STEPS = 8  # steps of the reduced axis that packed rows keep together when they are stored along it
 LARGE_LEFT = 1 << 19  # elements of the left operand from which its order in memory matters
 MANY_COLUMNS = 256  # columns that pay for packing plain rows
@@ -242,7 +243,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
         outer_rows=outer_rows,
         outer_columns=outer_columns,
         column_block=column_block,
-        chain=CHAIN,
+        chain=_chain(depth, target),
         pack_right=pack_right,
         packed_panels=_packed_panels(found) if pack_right and not in_passing else 1,
         packed_in_passing=in_passing,
@@ -282,6 +283,13 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Di
         elif height < tallest and vectors > 1 and not (wide and height >= target.tile_vectors):
             vectors = max(2, min(MOST_VECTORS, (registers - 1) // (height + 1)))
     return height, max(1, min(vectors, least))
+
+
+def _chain(depth: Dim, target: Target) -> int:
+    """Products in one chain: half as many of a long sum where a panel of a wide tile would not fit in the first cache. It
+    depends on the sum alone, so bits do."""
+    fits = CHAIN * target.tile_vectors * target.vector_bytes <= target.l1_bytes
+    return CHAIN if fits or symbolic.less_equal(LONG_SUM, depth) is not True else CHAIN // 2
 
 
 def _tallest(vectors: int, target: Target) -> int:
