@@ -14,7 +14,7 @@ from ingot.runtime import abi
 from ingot.runtime.abi import Word
 from ingot.runtime.errors import IngotRuntimeError, OutOfMemoryError
 from ingot.runtime.shapes import Plan
-from ingot.runtime.storage import address_of, aligned_empty
+from ingot.runtime.storage import address_of, scratch_memory
 
 
 class Context:
@@ -66,7 +66,7 @@ class Context:
     def _grow(self, size: int) -> None:
         self.arena = None  # release the old one first: both together may not fit
         try:
-            self.arena = aligned_empty((size,), np.dtype(np.uint8), size)
+            self.arena = scratch_memory(size)
         except MemoryError:
             raise OutOfMemoryError(
                 f"no room for the program's {size} bytes of scratch memory; compile with a memory_budget"

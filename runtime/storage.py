@@ -57,6 +57,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndar
     return np.ndarray(shape, dtype, raw, -address_of(raw) % ALIGNMENT)
 
 
+def scratch_memory(size: int) -> np.ndarray:
+    """So many uninitialised bytes, 64-byte aligned. NumPy asks for large pages too, but begins anywhere in one: of a few
+    megabytes most would be in small ones."""
+    if size < 2 * _LARGE_PAGE:
+        return aligned_empty((size,), _BYTE, size)
+    try:
+        return _pages(size, present=False)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(str(error)) from None
+
+
 def result_array(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
     """An uninitialised array for a result. Small ones are not aligned to cache lines: that would take longer than
     what it saves."""

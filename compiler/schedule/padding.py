@@ -97,13 +97,13 @@ def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
             return None
         lows.append(span[0])
         extents.append(span[1] - span[0] + 1)
-    apart = _apart(extents[-1], operand.dtype.itemsize) if len(extents) - 1 not in checked else extents[-1]
-    buffer = Buffer(f"{load.buffer.name}_padded", operand.dtype, (*extents[:-1], apart), "arena")
+    last = extents[-1] if len(extents) - 1 in checked else apart(extents[-1], operand.dtype.itemsize)
+    buffer = Buffer(f"{load.buffer.name}_padded", operand.dtype, (*extents[:-1], last), "arena")
     index = tuple(i - low for i, low in zip(load.index, lows, strict=True))
     return Padded(Load(buffer, index), buffer, _fill(buffer, tuple(extents), operand, load, checked, lows))
 
 
-def _apart(extent: Dim, itemsize: int) -> Dim:
+def apart(extent: Dim, itemsize: int) -> Dim:
     """How far apart rows of so many elements are: neighbouring pixels with many channels would share a few sets of the
     first cache, and drive each other out of it."""
     return extent + LINE // itemsize if isinstance(extent, int) and extent * itemsize % FEW_SETS == 0 else extent

@@ -84,7 +84,7 @@ def guarding(guards: Guards) -> Iterator[None]:
         return [guards.copy(a, ALIGNMENT) for a in arrays]
 
     with (
-        patch.object(context, "aligned_empty", aligned),
+        patch.object(context, "scratch_memory", lambda size: guards.empty((size,), np.dtype(np.uint8), ALIGNMENT)),
         patch.object(executable, "aligned_empty", aligned),
         patch.object(executable, "aligned_copies", copies),
         patch.object(executable, "result_array", lambda shape, dtype, size: guards.empty(shape, dtype)),

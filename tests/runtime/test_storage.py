@@ -5,7 +5,14 @@ import pytest
 
 from ingot.runtime import storage
 from ingot.runtime.abi import ALIGNMENT
-from ingot.runtime.storage import address_of, aligned_copies, aligned_together, copy_into, make_present
+from ingot.runtime.storage import (
+    address_of,
+    aligned_copies,
+    aligned_together,
+    copy_into,
+    make_present,
+    scratch_memory,
+)
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1, 64, 65, 0, 7], [1 << 20, 3, 1 << 21]])
@@ -83,3 +90,18 @@ def test_a_large_piece_begins_where_a_large_page_does(present: bool) -> None:
     first[...], second[...] = 1, 2
     assert first.sum() == first.nbytes
     assert (second == 2).all()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 4 << 20, (5 << 20) + 3])
+def test_scratch_memory_is_aligned_and_writeable(size: int) -> None:
+    memory = scratch_memory(size)
+    assert memory.nbytes == size
+    assert address_of(memory) % (storage._LARGE_PAGE if size >= 2 * storage._LARGE_PAGE else ALIGNMENT) == 0
+    memory[...] = 7
+    assert (memory == 7).all()
+
+
+@pytest.mark.parametrize("size", [1 << 47, 1 << 62, (1 << 63) - 1])
+def test_scratch_memory_that_is_not_to_be_had(size: int) -> None:
+    with pytest.raises(MemoryError):
+        scratch_memory(size)

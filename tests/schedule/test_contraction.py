@@ -121,7 +121,9 @@ def test_a_long_epilogue_is_a_loop_over_a_few_rows(rows, dims):
 def test_rows_that_memory_has_the_other_way_round_are_gathered_from_where_they_are(outer, inner):
     """Two short row axes become one; what is swapped in memory is no run of it."""
     scheduled = check(kernels.swapped_rows(outer, inner, 128, 16), None, "contraction")
-    assert scheduled.decisions["pack_left"]
+    assert [buffer.name for buffer in scheduled.scratch] == ["a_rows"]
+    packed = schedule(kernels.swapped_rows(outer, inner, 128, 16), replace(TARGET, l2_bytes=1 << 10))
+    assert packed.decisions["pack_left"]  # what would not stay in the second cache
     assert not any("a_flat" in s.buffer.name for s in walk(scheduled.function.body) if isinstance(s, View))
 
 
@@ -315,15 +317,18 @@ def test_sums_wait_in_an_output_of_their_type():
 
 def test_short_row_axes_merge_where_only_the_left_operand_tells_them_apart():
     """Rows of 7 would be tiles of 4 and 3; 49 rows are nine tiles of 5 and one of 4. Few columns do not pay for
-    packing the rows and keep both axes: the bits are the same."""
+    laying out the rows and keep both axes: the bits are the same. So they are where rows are packed."""
     many, few = (kernels.strided_panels(7, blocks, 20, 16) for blocks in (8, 4))
     x, w = inputs_of(many, {})
     merged, apart = schedule(many, TARGET), schedule(few, TARGET)
-    assert (merged.decisions["rows"], merged.decisions["pack_left"]) == (5, True)
-    assert (apart.decisions["rows"], apart.decisions["pack_left"]) == (4, False)
-    found = run(merged, many, [x, w], {})[0]
+    packed = schedule(many, replace(TARGET, l2_bytes=1 << 10))
+    assert (merged.decisions["rows"], [buffer.name for buffer in merged.scratch]) == (5, ["x_rows"])
+    assert (packed.decisions["rows"], packed.decisions["pack_left"]) == (5, True)
+    assert (apart.decisions["rows"], apart.scratch) == (4, ())
     expected = run(apart, few, [x, np.ascontiguousarray(w[:4])], {})[0]
-    np.testing.assert_array_equal(np.ascontiguousarray(found[:, :, :4]).view(np.uint32), expected.view(np.uint32))
+    for each in (merged, packed):
+        found = run(each, many, [x, w], {})[0]
+        np.testing.assert_array_equal(np.ascontiguousarray(found[:, :, :4]).view(np.uint32), expected.view(np.uint32))
     check(many)
 
 
@@ -334,7 +339,7 @@ def test_low_tiles_take_as_long_as_their_loads():
     wide = replace(Target.named("x86-64-v4"), multiply_adds=2)
     assert tiles_time(7, 5, 4, wide) - tiles_time(7, 5, 4, replace(wide, multiply_adds=1)) == 1
     merged = schedule(kernel, wide)
-    assert (merged.decisions["rows"], merged.decisions["pack_left"]) == (6, True)
+    assert (merged.decisions["rows"], [buffer.name for buffer in merged.scratch]) == (6, ["x_rows"])
     with_loads, without = (tiles_time(49, 6, 4, t) / (7 * tiles_time(7, 5, 4, t)) for t in (wide, replace(wide, multiply_adds=1)))
     assert with_loads < GATHERING_GAIN < without
 

@@ -34,7 +34,7 @@ from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
-from ingot.compiler.schedule.gathering import merge_rows
+from ingot.compiler.schedule.gathering import Rows, lay_out, merge_rows
 from ingot.compiler.schedule.padding import without_padding
 from ingot.compiler.schedule.panels import (
     LONG_EPILOGUE,
@@ -93,7 +93,8 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
     found = classify(form)
     if found is None:
         return None
-    found = with_start(in_words(gathered(found, target), target))
+    found, rows = laid_out(gathered(found, target), target)
+    found = with_start(in_words(found, target))
     form = found.form
     tiles = replace(decide(found, target, options), **options.decisions)
     pairs = in_place_pairs(kernel)
@@ -101,9 +102,10 @@ def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Schedule
         nest = StreamNest(found, tiles, target)
     else:
         nest = PanelNest(found, tiles, target, outputs_wait=not pairs)
-    fill = elementwise.fill([each.points for each in padding], form.views, target, options)
+    before = (*padding, *rows)
+    fill = elementwise.fill([each.points for each in before], form.views, target, options)
     body = simplify((*fill, *nest.statements()))
-    scratch = (*(each.buffer for each in padding), *nest.scratch)
+    scratch = (*(each.buffer for each in before), *nest.scratch)
     parameters = (*kernel.inputs, *kernel.outputs, *scratch)
     function = loops.Function(kernel.name, parameters, form.views.declared(body))
     reason = "a sum of products of two operands"
@@ -200,6 +202,18 @@ def gathered(found: Contraction, target: Target) -> Contraction:
     merged = merge_rows(form, found.right, found.row_axes[-2])
     changed = None if merged is None else classify(merged)
     return found if changed is None else replace(changed, gathered=True)
+
+
+def laid_out(found: Contraction, target: Target) -> tuple[Contraction, tuple[Rows, ...]]:
+    """The contraction with merged rows read from where they are one after another, if these stay in the second cache."""
+    form = found.form
+    if not found.gathered or not isinstance(found.left, Load) or scalars.stride(found.left, form.reduced[-1]) != 1:
+        return found, ()
+    ranges = dict(zip((*form.kept, *form.reduced), (*form.kept_extents, *form.reduced_extents), strict=True))
+    rows = lay_out(found.left, ranges, int(target.l2_bytes * ROWS_SHARE))
+    if rows is None:
+        return found, ()
+    return replace(found, left=rows.operand, gathered=False), (rows,)
 
 
 # --- decision -------------------------------------------------------------------------------------------------
