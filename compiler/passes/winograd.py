@@ -72,7 +72,8 @@ EFFICIENCY = 0.8  # of the multiply-adds of a direct convolution
 DATA_COST = {2: 95, 4: 340}  # transforming one vector of channels of a tile; in proportion where it has more points
 RESULT_COST = {2: 55, 4: 160}
 BYTES = 1 / 8  # of a vector that arrive from where a program keeps what it makes
-OVERLAP = 0.4  # of the lesser of computing and reading is not hidden behind the other
+OVERLAP = 0.4  # of the lesser of computing and reading is not hidden behind the other;
+FEW_BUFFERS_OVERLAP = 0.6  # where few lines can be on their way
 MAKING = 2.0  # times the time to read the transform of a weight, to make it
 PASSING = {2: 24, 4: 60}  # to make the transform of one vector of a weight in registers
 GAIN = 0.9  # of the direct time must not be exceeded
@@ -282,14 +283,14 @@ def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...], stride
 def direct_cost(value: Value, target: Target, sizes: Sizes) -> float:
     batch, height, width, outputs, channels, lanes = _sizes(value, target, sizes)
     products = batch * height * width * TAPS * TAPS * channels * _vectors(outputs, lanes)
-    return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS, target))
+    return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS, target), value, target)
 
 
 def winograd_cost(value: Value, tile: int, target: Target, sizes: Sizes) -> float:
     products, transforms = _work(value, tile, target, sizes)
     reading = _reading(value, _points(value, tile), target)
     making = 0.0 if is_constant(value.args[1]) else MAKING * reading
-    return _together(products, reading) + transforms + making
+    return _together(products, reading, value, target) + transforms + making
 
 
 def can_pass(value: Value, tile: int, target: Target, sizes: Sizes) -> bool:
@@ -302,7 +303,7 @@ def passing_cost(value: Value, tile: int, target: Target, sizes: Sizes) -> float
     _, _, _, outputs, channels, lanes = _sizes(value, target, sizes)
     products, transforms = _work(value, tile, target, sizes)
     making = PASSING[tile] * channels * _vectors(outputs, lanes)
-    return _together(products + making, _reading(value, TAPS * TAPS, target)) + transforms
+    return _together(products + making, _reading(value, TAPS * TAPS, target), value, target) + transforms
 
 
 def _work(value: Value, tile: int, target: Target, sizes: Sizes) -> tuple[float, float]:
@@ -357,8 +358,10 @@ def _reading(value: Value, points: int, target: Target) -> float:
     return points * channels * outputs * value.tensor.dtype.itemsize / (rate * target.vector_bytes)
 
 
-def _together(computing: float, reading: float) -> float:
-    return max(computing, reading) + OVERLAP * min(computing, reading)
+def _together(computing: float, reading: float, value: Value, target: Target) -> float:
+    few = target.has_few_line_buffers and is_constant(value.args[1])  # which comes from memory
+    overlap = FEW_BUFFERS_OVERLAP if few else OVERLAP
+    return max(computing, reading) + overlap * min(computing, reading)
 
 
 def tile_vectors(outputs: int, target: Target) -> int:

@@ -343,6 +343,14 @@ def test_a_transform_that_memory_gives_slowly_is_the_smaller_one():
     assert tiles_of(Winograd(WIDE)(changing)) == tiles_of(Winograd(TWO_UNITS)(changing))
 
 
+def test_less_of_what_is_read_hides_where_few_lines_are_on_their_way():
+    few = replace(TWO_UNITS, has_few_line_buffers=True)
+    layer = graph_of(f32[1, 56, 56, 128], f32[3, 3, 128, 128], **TWO)
+    assert [tiles_of(Winograd(target)(layer)) for target in (TWO_UNITS, few)] == [[4], [2]]
+    plain = graph_of(f32[1, 56, 56, 128], f32[3, 3, 128, 128])
+    assert [tiles_of(Winograd(target)(plain)) for target in (TWO_UNITS, few)] == [[4], [4]]
+
+
 def few_tiles(batch: object, size: tuple[int, int], lanes: int, outputs: int) -> Graph:
     """A convolution whose weight is transformed in registers."""
     builder = Builder()
