@@ -12,7 +12,7 @@ from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.elements import register_type
 from ingot.compiler.codegen.values import DOUBLE, FLOAT, HALF, I16, I32, Value, constant, like
 from ingot.compiler.ir.scalar import Apply, Const, Scalar
-from ingot.compiler.ir.types import DType, bf16, f16, f32, f64
+from ingot.compiler.ir.types import DType, bf16, f16, f32, f64, u8
 from ingot.compiler.target import Target
 
 
@@ -69,10 +69,9 @@ def bitcast(builder: Builder, value: Value, source: DType, result: DType) -> Val
 
 
 def ir_byte():
-    return register_type(_BYTE)
+    return register_type(u8)
 
 
-_BYTE = DType("u8", "uint", 8)
 
 
 def _to_bool(builder: Builder, value: Value, source: DType) -> Value:

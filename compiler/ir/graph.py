@@ -197,11 +197,16 @@ class Builder:
         known = self._made.get(key)
         if known is not None:
             return known
-        value = Value(op, args, op.infer(*[a.type for a in args]), source or self.source or self.here(), name)
+        type = op.infer(*[a.type for a in args])
+        self.check(op, type)
+        value = Value(op, args, type, source or self.source or self.here(), name)
         if self._listener is not None:
             value = self._listener(self, value) or value
         self._made[key] = value
         return value
+
+    def check(self, op: Any, type: Type) -> None:
+        """Refuse a new value of this type."""
 
     def here(self) -> Source | None:
         """Where a value comes from that is made without a source. Asked for new values only."""

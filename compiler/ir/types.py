@@ -23,9 +23,9 @@ from ingot.compiler.ir.symbolic import Dim
 Kind = Literal["float", "int", "uint", "bool"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """An element type. `compute` is the type its arithmetic is done in (f16 and bf16 use f32)."""
+    """An element type, one object for each. `compute` is the type its arithmetic is done in (f16 and bf16 use f32)."""
 
     name: str
     kind: Kind
@@ -57,6 +57,9 @@ class DType:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DTYPES.__getitem__, (self.name,)  # a copy is the same object
 
 
 _NUMPY: dict[str, object] = {

@@ -245,11 +245,11 @@ class Node:
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        return self.value.tensor.shape
+        return self.value.type.shape  # type: ignore[union-attr]  a node has a single result; asked millions of times
 
     @property
     def dtype(self) -> DType:
-        return self.value.tensor.dtype
+        return self.value.type.dtype  # type: ignore[union-attr]
 
     @property
     def rank(self) -> int:
@@ -269,7 +269,8 @@ class Node:
 
     def apply(self, op: Op, *others: Node) -> Any:
         """The op on this node and others."""
-        return self.wrap(self.builder.emit(op, self.value, *(o.value for o in others)))
+        value = self.builder.emit(op, self.value, *[o.value for o in others])
+        return type(self)(self.builder, value) if isinstance(value.type, TensorType) else self.wrap(value)
 
     def __getattr__(self, name: str) -> Any:
         kind = Op.registry.get(name)
@@ -351,8 +352,10 @@ class Node:
     def _binary(self, name: str, other: object, reflected: bool = False) -> Any:
         node = self._coerce(other)
         left, right = (node, self) if reflected else (self, node)
-        shape = broadcast_shapes(name, left.shape, right.shape)
         kind: Any = Op.registry[name]
+        if left.shape == right.shape:
+            return left.apply(kind(), right)
+        shape = broadcast_shapes(name, left.shape, right.shape)
         return left.broadcast_to(shape).apply(kind(), right.broadcast_to(shape))
 
     def binary(self, name: str, other: object) -> Any:
@@ -443,6 +446,10 @@ class Node:
 
 def broadcast_shapes(op: str, left: tuple[Dim, ...], right: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """NumPy's rule; a symbolic dim equals only itself and 1."""
+    if left == right or not right:
+        return left
+    if not left:
+        return right
     rank = max(len(left), len(right))
     padded_left = (1,) * (rank - len(left)) + left
     padded_right = (1,) * (rank - len(right)) + right

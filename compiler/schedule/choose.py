@@ -38,14 +38,20 @@ def schedule(kernel: Kernel, target: Target, options: ScheduleOptions | None = N
     """The kernel as loops for the target. Deterministic, and total over valid kernels."""
     options = options or ScheduleOptions()
     if empty.does_nothing(kernel):
-        function = Function(kernel.name, (*kernel.inputs, *kernel.outputs), ())
-        return Scheduled(function, "nothing", {}, "its outputs have no elements")
+        return _nothing(kernel)
     kernel = empty.without_empty(kernel)
     condition = empty.may_be_empty(kernel)
     if condition is None:
         return _scheduled(kernel, target, options)
-    normal, other = _scheduled(kernel, target, options), _scheduled(empty.if_empty(kernel), target, ScheduleOptions())
-    return either(kernel, condition, other, normal)
+    normal = _scheduled(kernel, target, options)
+    if empty.leaves_nothing(kernel):
+        return either(kernel, condition, replace(_nothing(kernel), in_place=normal.in_place), normal)
+    return either(kernel, condition, _scheduled(empty.if_empty(kernel), target, ScheduleOptions()), normal)
+
+
+def _nothing(kernel: Kernel) -> Scheduled:
+    function = Function(kernel.name, (*kernel.inputs, *kernel.outputs), ())
+    return Scheduled(function, "nothing", {}, "its outputs have no elements")
 
 
 def _scheduled(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled:

@@ -32,13 +32,20 @@ def without_empty(kernel: Kernel) -> Kernel:
 def may_be_empty(kernel: Kernel) -> Scalar | None:
     """Whether some reduction is over nothing, as a condition on dims; None when none can be."""
     found: Scalar | None = None
-    for definition in kernel.definitions:
-        size = _size(definition)
+    for size in dict.fromkeys(_size(definition) for definition in kernel.definitions):
         if symbolic.less_equal(1, size) is True:
             continue
         empty = apply("eq", IndexValue(size), Const(0, i64))
         found = empty if found is None else apply("or", found, empty)
     return found
+
+
+def leaves_nothing(kernel: Kernel) -> bool:
+    """Whether the outputs have no elements either whenever some reduction is over nothing: attention of a sequence to
+    itself, whose rows are as many as its columns."""
+    reductions = [d.value for d in kernel.definitions if isinstance(d.value, Reduce)]
+    extents = {e for r in reductions for e in r.extents if symbolic.less_equal(1, e) is not True}
+    return all(extent in buffer.shape for extent in extents for buffer in kernel.outputs)
 
 
 def if_empty(kernel: Kernel) -> Kernel:

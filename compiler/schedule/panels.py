@@ -30,6 +30,8 @@ from ingot.compiler.schedule.tile import Cover, Tile
 from ingot.compiler.target import Target
 
 UNROLL = 4  # steps of the reduced axis in one iteration of the micro-kernel
+OFTEN = 16  # tiles of rows: fewer do not pay for writing out a short sum
+RARELY = 8  # tiles of rows beside which one of another height takes no time to speak of
 LONG_EPILOGUE = 16  # cycles of one vector, from which the rows of a tile are finished in a loop
 TOGETHER = 6  # vectors of it in one step of that loop: independent of each other, they hide latency
 LINE_BYTES = 64  # of a cache line
@@ -130,12 +132,13 @@ class Block:
 @dataclass(frozen=True)
 class Panel:
     """Columns from `lane` on, the panel of this number among those that are packed together. `ahead`: where the next
-    panel starts; None when nobody asks for it in advance."""
+    panel starts; None when nobody asks for it in advance. `is_left_over`: by panels that are packed several at a time."""
 
     number: Dim
     lane: Dim
     width: Dim
     ahead: Mapping[Dim, Dim] | None
+    is_left_over: bool = False
 
 
 class PanelNest:
@@ -407,11 +410,13 @@ class PanelNest:
             pack = self._pack_right(packed, block, chunk, panels) if passing is None else (Alloc(packed),)
         counts = [part.count for part in block.outer_rows]
         names = [f"i{n}" for n in range(len(counts))]
+        together = self.tiles.packed_panels
+        is_left_over = packed is not None and count < together and together * self.columns <= self.tiles.column_block
 
         def one(number: Dim) -> tuple[Statement, ...]:
             lane = panels.start + number * panels.size
             ahead = self._ahead(block, chunk, steps, lane, count * self.columns)
-            panel = Panel(number, lane, panels.size, ahead)
+            panel = Panel(number, lane, panels.size, ahead, is_left_over)
             return build.nest(names, counts, lambda *outer: self._tiles(block, outer, chunk, packed, panel, passing))
 
         return (*pack, *build.loop("p", count, one))
@@ -429,6 +434,7 @@ class PanelNest:
         fixed = {**block.fixed, **self._outer_index(self.tiles.outer_rows, block.outer_rows, outer)}
         result: list[Statement] = []
         before: Dim = 0
+        most = block.rows.pieces[0]  # the highest tiles; of the others there is one or two
         for piece in block.rows.pieces:
 
             def one(
@@ -441,7 +447,11 @@ class PanelNest:
                 each = Tile(fixed, self.row, row, piece.size, self.lane, *lanes, piece.limit(i))
                 left = self._left(each, block, (*outer, place), chunk)
                 ahead = self._fetch_panel(panel, (*outer, before + i), chunk)
-                return self._tile(each, left, self._right(each, packed, panel.number, chunk), chunk, ahead, pack)
+                right = self._right(each, packed, panel.number, chunk)
+                often = piece.size == self.tiles.rows and symbolic.less(piece.count, OFTEN) is not True
+                often = often and pack is None and not panel.is_left_over
+                rarely = pack is None and piece is not most and symbolic.less_equal(RARELY, most.count) is True
+                return self._tile(each, left, right, chunk, ahead, pack, often, rarely)
 
             if passing is None:
                 result.extend(build.loop("i", piece.count, one))
@@ -627,8 +637,26 @@ class PanelNest:
     # --- the tile -------------------------------------------------------------------------------------------
 
     def _tile(
-        self, each: Tile, left: Left, right: Right, chunk: Chunk, ahead: Ahead | None, pack: Pack | None
+        self,
+        each: Tile,
+        left: Left,
+        right: Right,
+        chunk: Chunk,
+        ahead: Ahead | None,
+        pack: Pack | None,
+        often: bool,
+        rarely: bool,
     ) -> tuple[Statement, ...]:
+        """`often`: there are more than a few such tiles, which pays for writing out a short sum. `rarely`: for each such tile
+        there are so many others that its code matters more than its time."""
+        each = replace(each, limit=each.rows) if rarely and (self.ends_long or chunk.first is not None) else each
+        steps = self.tiles.unroll
+        hints: Sequence[Statement] = ()
+        if not often and len(chunk.extents) == 1 and steps > max(UNROLL, self.tiles.left_steps):
+            steps = max(UNROLL, self.tiles.left_steps)
+            hints, ahead = ahead(0) if ahead is not None else (), None
+        if rarely and len(chunk.extents) == 1 and self.tiles.left_steps == 1:
+            steps = min(steps, UNROLL // 2)
         sums = each.register(self.accumulation.mark.name, self.accumulation)
 
         def point(*index: Dim) -> tuple[Statement, ...]:
@@ -642,7 +670,8 @@ class PanelNest:
         chain = (
             Alloc(sums),
             *self._begin(each, sums, chunk),
-            *tile.reduction_loops(chunk.extents, point, self.tiles.unroll, ahead, self.looped),
+            *hints,
+            *tile.reduction_loops(chunk.extents, point, steps, ahead, self.looped),
         )
         if self.tiles.ends_apart:
             if chunk.first is None:

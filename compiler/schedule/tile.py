@@ -168,14 +168,16 @@ class Tile:
     lane: Dim
     lanes: Dim
     width: int
-    limit: Dim | None = None  # rows that exist, when these may be fewer: the others repeat the last and are not kept
+    # rows that exist, when these may be fewer: the others repeat the last and are not kept; a tile that has a limit is
+    # finished row by row
+    limit: Dim | None = None
 
     def read_at(self, r: Dim, lane: Dim) -> dict[Dim, Dim]:
         """The kept variables where operands of an element of the tile are read."""
         return self.at(self.read_row(r), lane)
 
     def read_row(self, r: Dim) -> Dim:
-        return r if self.limit is None else symbolic.minimum(r, self.limit - 1)
+        return r if self.limit is None or self.limit == self.rows else symbolic.minimum(r, self.limit - 1)
 
     def at(self, r: Dim, lane: Dim) -> dict[Dim, Dim]:
         """The kept variables at an element of the tile."""
@@ -195,7 +197,7 @@ class Tile:
         return Buffer(name, accumulation.dtype, (self.rows, self.slots), "register")
 
     def spread(self, body: Spread) -> tuple[Statement, ...]:
-        if self.limit is None:
+        if self.limit is None or self.limit == self.rows:
             return spread(self.rows, self.lanes, self.width, body)
         # written out: where a row is read is no sum of an unrolled variable, which makes it dear to emit
         rows = (spread(1, self.lanes, self.width, partial(_row, body, r)) for r in range(self.rows))

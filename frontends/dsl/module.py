@@ -115,7 +115,9 @@ class Module:
 
     def slots(self) -> Iterator[tuple[str, Any, Any]]:
         """Where arrays are kept: (dotted name, holder, key), in the order of assignment."""
-        yield from _slots(self, "", set())
+        found: list[tuple[str, Any, Any]] = []
+        _find_slots(self, "", set(), found)
+        yield from found
 
     def state_dict(self) -> dict[str, np.ndarray]:
         return dict(self.named_arrays())
@@ -199,7 +201,7 @@ def _is_state(item: Any) -> bool:
 _FLOATS = frozenset(t.numpy.num for t in (f16, bf16, f32, f64))  # NumPy's numbers: of either byte order
 
 
-def _slots(item: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any, Any]]:
+def _find_slots(item: Any, prefix: str, seen: set[int], found: list[tuple[str, Any, Any]]) -> None:
     if isinstance(item, Module):
         if id(item) in seen:
             return
@@ -214,8 +216,7 @@ def _slots(item: Any, prefix: str, seen: set[int]) -> Iterator[tuple[str, Any, A
     else:
         return
     for key, value in entries:
-        name = f"{prefix}{key}"
-        if _is_state(value):
-            yield name, item, key
-        else:
-            yield from _slots(value, f"{name}.", seen)
+        if isinstance(value, Module | list | tuple | dict):
+            _find_slots(value, f"{prefix}{key}.", seen, found)
+        elif _is_state(value):
+            found.append((f"{prefix}{key}", item, key))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,11 @@ class Optimizer(ABC):
     def initial(self, parameter: np.ndarray) -> dict[str, np.ndarray]:
         """The slots of a parameter before the first step."""
 
+    def shared(self, rate: Any, step: Any) -> tuple[Any, Any]:
+        """The last two arguments of `update`, made of what would be given there: what is the same for all parameters
+        is traced once."""
+        return rate, step
+
     @abstractmethod
     def update(self, parameter: Any, gradient: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
         """The new parameter and slots; `rate` and `step` (1 at the first update) are scalar tensors."""
@@ -50,7 +55,7 @@ class Optimizer(ABC):
         for name, parameter in parameters.items():
             dtype = parameter.dtype.compute
             if dtype not in rates:
-                rates[dtype] = self._rate(count, dtype), (count + 1).astype(dtype)
+                rates[dtype] = self.shared(self._rate(count, dtype), (count + 1).astype(dtype))
             rate, step = rates[dtype]
             wide, gradient = parameter.cast(dtype), gradients[name].cast(dtype)
             changed, kept = self.update(wide, gradient, dict(slots[name]), rate, step)
@@ -111,6 +116,14 @@ class SGD(Optimizer):
         return parameter - rate * direction, {"velocity": velocity}
 
 
+class _Corrected(NamedTuple):
+    """Scalars of a step of Adam."""
+
+    scale: Any  # of the mean: the rate, corrected for a mean that began at 0
+    root: Any  # what roots of squares are corrected by
+    kept: Any  # of the weight, where it decays by itself; None otherwise
+
+
 class Adam(Optimizer):
     """Kingma and Ba, 2015. `weight_decay` adds decay * w to the gradient (AdamW decays the weight itself)."""
 
@@ -135,23 +148,27 @@ class Adam(Optimizer):
         names = ("mean", "square", "largest") if self.amsgrad else ("mean", "square")
         return {name: np.zeros(parameter.shape, parameter.dtype) for name in names}
 
-    def update(self, parameter: Any, gradient: Any, slots: Slots, rate: Any, step: Any) -> tuple[Any, Slots]:
+    def shared(self, rate: Any, step: Any) -> tuple[_Corrected, Any]:
+        first, second = self.betas
+        # beta^t as exp(t log beta): scalars, computed once a step
+        mean_correction = 1.0 - (step * math.log(first)).exp() if first else step.full_like(1.0)
+        square_correction = 1.0 - (step * math.log(second)).exp() if second else step.full_like(1.0)
+        decays = self.weight_decay and self.decoupled
+        kept = 1.0 - rate * self.weight_decay if decays else None
+        return _Corrected(rate / mean_correction, square_correction.rsqrt(), kept), step
+
+    def update(self, parameter: Any, gradient: Any, slots: Slots, rate: _Corrected, step: Any) -> tuple[Any, Slots]:
         first, second = self.betas
         if self.weight_decay and not self.decoupled:
             gradient = gradient + self.weight_decay * parameter
         mean = first * slots["mean"] + (1 - first) * gradient
         square = second * slots["square"] + (1 - second) * gradient * gradient
         kept = {"mean": mean, "square": square}
-        # beta^t as exp(t log beta): scalars, computed once a step
-        mean_correction = 1.0 - (step * math.log(first)).exp() if first else step.full_like(1.0)
-        square_correction = 1.0 - (step * math.log(second)).exp() if second else step.full_like(1.0)
         if self.amsgrad:
             square = kept["largest"] = slots["largest"].binary("maximum", square)
-        scale = rate / mean_correction
-        root = square_correction.rsqrt()
-        if self.weight_decay and self.decoupled:
-            parameter = parameter * (1.0 - rate * self.weight_decay)
-        return parameter - scale * mean / (square.sqrt() * root + self.epsilon), kept
+        if rate.kept is not None:
+            parameter = parameter * rate.kept
+        return parameter - rate.scale * mean / (square.sqrt() * rate.root + self.epsilon), kept
 
 
 class AdamW(Adam):

@@ -72,7 +72,8 @@ class Tensor(Node):
     builder: Trace
 
     def __init__(self, builder: Trace, value: Value) -> None:
-        super().__init__(builder, value)
+        self.builder = builder
+        self.value = value
 
     # --- building ----------------------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ class Tensor(Node):
         if isinstance(other, Expr):
             kind: Any = Op.registry["dimension"]
             return self.wrap(self.builder.emit(kind(other, self.dtype)))
-        if isinstance(other, bool | numbers.Number) and not isinstance(other, np.generic):
+        if isinstance(other, int | float | numbers.Number) and not isinstance(other, np.generic):
             dtype = self.dtype
             if isinstance(other, float) and not dtype.is_float:
                 dtype = f32
@@ -130,11 +131,14 @@ class Tensor(Node):
         dtype = promote(self.dtype, right.dtype)
         if name == "div" and not dtype.is_float:
             dtype = f32
+        mine, its = self.shape, right.shape
         try:
-            shape = broadcast_shapes(name, *((right.shape, self.shape) if reflected else (self.shape, right.shape)))
+            shape = broadcast_shapes(name, *((its, mine) if reflected else (mine, its)))
         except OpTypeError as error:
             raise IngotTypeError(Code.OP_ARGUMENTS, str(error), self.builder.here()) from None
-        a, b = Node.broadcast_to(self.cast(dtype), shape), Node.broadcast_to(right.cast(dtype), shape)
+        a, b = self.cast(dtype), right.cast(dtype)
+        if mine != its:
+            a, b = Node.broadcast_to(a, shape), Node.broadcast_to(b, shape)
         kind: Any = Op.registry[name]
         return b.apply(kind(), a) if reflected else a.apply(kind(), b)
 

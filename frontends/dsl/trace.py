@@ -24,7 +24,7 @@ import numpy as np
 from ingot.compiler.errors import Code, IngotTypeError, IngotValueError
 from ingot.compiler.ir.graph import Builder, Graph, Source, Value, results_of
 from ingot.compiler.ir.symbolic import Symbol, SymbolicValueError, atoms
-from ingot.compiler.ir.types import DType, TensorType, dtype_of, type_of
+from ingot.compiler.ir.types import DType, TensorType, Type, dtype_of, type_of
 from ingot.compiler.ops.base import OpTypeError
 from ingot.compiler.ops.structure import Constant
 from ingot.frontends.dsl.module import Module
@@ -75,13 +75,12 @@ class Trace(Builder):
         self.root._numbers += 1
         return self.root._numbers
 
-    def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
-        """A value; refused here, where its source is known, when no tensor has its type."""
-        value = super().emit(op, *args, source=source, name=name)
-        for tensor in results_of(value.type):
-            if any(isinstance(d, int) and d < 0 for d in tensor.shape):
-                raise OpTypeError(f"{op.name} would have the type {tensor!r}: an extent cannot be negative")
-        return value
+    def check(self, op: Any, type: Type) -> None:
+        """Refused here, where the source is known: types that no tensor has."""
+        for tensor in results_of(type):
+            for dim in tensor.shape:
+                if isinstance(dim, int) and dim < 0:
+                    raise OpTypeError(f"{op.name} would have the type {tensor!r}: an extent cannot be negative")
 
     def lift(self, array: object, dtype: DType | None = None) -> Value:
         """A value for an array that is known now."""
@@ -120,8 +119,12 @@ class Trace(Builder):
         layers it is in. None when the command line is all there is around it."""
         frame: FrameType | None = sys._getframe(1)
         layers: list[Module] = []  # the innermost first
-        while frame is not None and (whose := _whose(frame.f_code.co_filename)) != "user":
-            if frame.f_code.co_name == "forward":
+        while frame is not None:
+            code = frame.f_code
+            whose = _whose(code.co_filename)
+            if whose == "user":
+                break
+            if code.co_name == "forward":
                 layers += _layer(frame)
             frame = frame.f_back if whose == "own" else None
         if frame is None:

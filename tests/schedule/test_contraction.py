@@ -232,6 +232,21 @@ def test_short_sums_with_free_columns_are_loops():
     assert schedule(kernels.matmul(rows, 96, 32), TARGET).decisions["unroll"] == 32
 
 
+@pytest.mark.parametrize(("rows", "steps"), [(7, {4}), (101, {24, 2}), (96, {24}), (n, {24, 4})])
+def test_short_sums_are_written_out_where_there_are_many_such_tiles(rows, steps):
+    """Beside many tiles of all rows one of the rows that are left takes no time to speak of, and its code counts as much."""
+    scheduled = check(kernels.matmul(rows, 96, 24), {n: 13})
+    assert {s.extent for s in walk(scheduled.function.body) if isinstance(s, For) and s.variable.name == "u"} == steps
+
+
+@pytest.mark.parametrize(("product", "depth"), [(kernels.matmul_sigmoid, 20), (kernels.matmul_bias, 300)])
+def test_a_tile_that_is_rarely_computed_is_finished_row_by_row(product, depth):
+    """What follows a product, functions or the sums of earlier chunks, is written once for it."""
+    scheduled = check(product(101, 16, depth))
+    waiting = [s.buffer.shape for s in walk(scheduled.function.body) if isinstance(s, Alloc) and s.buffer.space == "stack"]
+    assert (101 % scheduled.decisions["rows"], 16) in waiting
+
+
 @pytest.mark.parametrize(("channels", "written_out"), [(3, True), (4, False)])
 def test_short_sums_over_several_axes_are_written_out(channels, written_out):
     """The first layer of most networks of images: 27 products. The axis along which windows overlap stays a loop."""

@@ -51,27 +51,28 @@ def _graph_dims(item: Any) -> Iterator[Any]:
         yield item
     elif isinstance(item, tuple):
         for part in item:
-            yield from _graph_dims(part)
+            if type(part) is not int:
+                yield from _graph_dims(part)
     elif isinstance(item, TensorType):
         if not item.is_static:
             yield from _graph_dims(item.shape)
     elif isinstance(item, TupleType):
         yield from _graph_dims(item.elements)
     elif isinstance(item, Graph):
+        types: set[int] = set()  # most values have the type of another, the same object
         for value in (*item.inputs, *item.body):
-            yield from _graph_dims(value.type)
-            for _, field in _fields(value.op):
-                if isinstance(field, (Expr, tuple, TensorType, TupleType, Graph)):
-                    yield from _graph_dims(field)
+            if id(value.type) not in types:
+                types.add(id(value.type))
+                yield from _graph_dims(value.type)
+            for field in _fields_of(type(value.op)):
+                content = getattr(value.op, field.name)
+                if isinstance(content, (Expr, tuple, TensorType, TupleType, Graph)):
+                    yield from _graph_dims(content)
 
 
 @cache
 def _fields_of(kind: type) -> tuple[Field[Any], ...]:
     return fields(kind)
-
-
-def _fields(op: Any) -> list[tuple[Field[Any], Any]]:
-    return [(field, getattr(op, field.name)) for field in _fields_of(type(op))]
 
 
 def op_name(op: Any) -> str:
@@ -112,7 +113,7 @@ class _GraphWriter(Writer):
         args = ", ".join([labels.get(a, "%?") for a in value.args])
         label = labels[value]
         named = f" named {string(value.name)}" if value.name and label != label_text(value.name) else ""
-        written = self._op_fields(value.op)
+        written = self._op_fields(value.op) if _fields_of(type(value.op)) else ()
         fields = f" {{{', '.join(written)}}}" if written else ""
         head = f"  {label}: {self._type(value.type)} = {op_name(value.op)}({args})"
         return f"{head}{fields}{named}{self._source(value.source)}"
@@ -139,8 +140,8 @@ class _GraphWriter(Writer):
         if literal is not None:
             return [f"value={literal}", f"dtype={op.dtype.name}"]
         written = []
-        for field, value in _fields(op):
-            text = self.field(value)
+        for field in _fields_of(type(op)):
+            text = self.field(getattr(op, field.name))
             if field.default is MISSING or text != self._default(field):
                 written.append(f"{field.name}={text}")
         return written
@@ -151,6 +152,8 @@ class _GraphWriter(Writer):
         return self._defaults[field]
 
     def field(self, value: Any) -> str:
+        if type(value) is int:  # by far the most
+            return str(value)
         match value:
             case None:
                 return "none"
@@ -447,7 +450,7 @@ def structure(graph: Graph) -> tuple[Any, ...]:
     rows: list[Any] = []
     for value in (*graph.inputs, *graph.body):
         places[value] = len(places)
-        attributes = tuple((f.name, _comparable(v)) for f, v in _fields(value.op))
+        attributes = tuple((f.name, _comparable(getattr(value.op, f.name))) for f in _fields_of(type(value.op)))
         args = tuple(places[a] for a in value.args)
         rows.append((type(value.op), attributes, args, value.type, value.source, value.name))
     outputs = tuple(places[v] for v in graph.outputs)
