@@ -165,13 +165,15 @@ class _Structure:
             self.add(Kind.TOO_LARGE, f"{what} {value.name!r} has the shape {shape}")
 
     def _check_tensors(self, graph: GraphProto) -> None:
-        for tensor in graph.initializer:
+        for name, read in self.model.initializers(graph):
             try:
-                self.model.array(tensor)
+                read()
             except ProblemError as error:
                 self.problems.append(error.at(""))
+            except MemoryError as error:  # where what is stored in a few bits is unpacked
+                self.add(Kind.TOO_LARGE, f"there is no memory for tensor {name!r}: {error}")
             except (ValueError, TypeError, OverflowError) as error:
-                self.add(Kind.BAD_TENSOR, f"tensor {tensor.name!r}: {error}")
+                self.add(Kind.BAD_TENSOR, f"tensor {name!r}: {error}")
 
     # nodes
 

@@ -28,7 +28,7 @@ from ingot.frontends.onnx.executable import compile_staged, examine_staged
 from ingot.frontends.onnx.importer import Importer, Item
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.scope import Scope, Weight
-from ingot.frontends.onnx.source import UNKNOWN_EXTENT, Model, dense_of, subgraphs
+from ingot.frontends.onnx.source import UNKNOWN_EXTENT, Model, subgraphs
 from ingot.frontends.onnx.staged import Staged
 from ingot.frontends.onnx.stages import Given
 from ingot.frontends.onnx.values import Value
@@ -58,15 +58,12 @@ class _File:
 
     @cached_property
     def initializers(self) -> dict[str, np.ndarray]:
-        graph = self.model.graph
-        found = {t.name: self.model.array(t) for t in graph.initializer}
-        found.update({s.values.name: dense_of(s, self.model.folder) for s in graph.sparse_initializer})
-        return found
+        return {name: read() for name, read in self.model.initializers(self.model.graph)}
 
     @cached_property
     def inputs(self) -> list[Any]:
         """Graph inputs that have no initializer as their default."""
-        defaults = {t.name for t in self.model.graph.initializer}
+        defaults = {name for name, _ in self.model.initializers(self.model.graph)}
         return [i for i in self.model.graph.input if i.name not in defaults]
 
     @cached_property
