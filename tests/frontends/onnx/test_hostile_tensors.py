@@ -127,6 +127,9 @@ def many_axes(what: str) -> ModelProto:
             return model_of([helper.make_node("Constant", [], ["w"], value=tensor), node("Add", "x w", "y")], [x], ["y"])
         case "input":
             return model_of([node("Neg", "x", "y")], [info("x", FLOATS, [1] * MANY)], ["y"])
+        case "input of an op that waits for values":
+            shapes = [info("x", FLOATS, [1] * MANY), info("shape", shape)]
+            return model_of([node("Expand", "x shape", "y")], shapes, ["y"])
         case "known":
             return model_of([node("Unsqueeze", "w axes", "y")], [], ["y"], {"w": FLOATS, "axes": axes})
         case "ConstantOfShape":
@@ -134,7 +137,7 @@ def many_axes(what: str) -> ModelProto:
     return model_of([node(what, "x shape", "y")], [x], ["y"], {"shape": axes if what == "Unsqueeze" else shape})
 
 
-@pytest.mark.parametrize("what", ["initializer", "constant", "input", "known", "ConstantOfShape", "Reshape", "Expand", "Unsqueeze"])
+@pytest.mark.parametrize("what", ["initializer", "constant", "input", "input of an op that waits for values", "known", "ConstantOfShape", "Reshape", "Expand", "Unsqueeze"])
 def test_more_axes_than_an_array_has(what: str):
     assert refusal(many_axes(what)) == "O118"
 

@@ -128,6 +128,23 @@ def test_a_function_needs_an_input_that_its_call_leaves_out():
     assert "sum" in problem.node
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "parameters", "version", "code"),
+    [
+        ("x", "y", "a", 21, None),
+        ("x x", "y", "a", 21, "O110"),
+        ("x", "y more", "a", 21, "O110"),
+        ("x x", "y", "a a", 21, "O104"),
+        ("x", "y", "a", 999, "O108"),
+    ],
+)
+def test_a_function_that_is_called_as_it_is_not_made(inputs: str, outputs: str, parameters: str, version: int, code: str | None):
+    minus = helper.make_function("local", "Minus", parameters.split(), ["z"], [node("Neg", "a", "z")], [helper.make_opsetid("", version)])
+    call = node("Minus", inputs, outputs, domain="local")
+    problems = check_onnx(model_of([call], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=[minus]))
+    assert [p.code for p in problems] == ([code] if code else [])
+
+
 def test_an_empty_result_with_enormous_extents(worker: Worker):
     """NumPy limits the product of the extents that are not 0, also of an array without elements."""
     sizes = np.array([0, 1 << 40, 1 << 40])
