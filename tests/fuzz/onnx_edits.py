@@ -314,7 +314,7 @@ def make_sparse(model: ModelProto, others: Sequence[bytes], random: Random) -> N
         return
     flat = array.reshape(-1)
     places = np.flatnonzero(flat) if array.dtype.kind in "biuf" else np.arange(flat.size)
-    indices = np.argwhere(array) if random.random() < 0.3 and array.dtype.kind in "biuf" else places
+    indices = np.argwhere(array) if random.random() < 0.3 and array.dtype.kind in "biuf" else places.copy()
     if indices.size and random.random() < 0.5:
         indices.reshape(-1)[random.randrange(indices.size)] = random.choice(INTEGERS)
     try:
