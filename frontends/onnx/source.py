@@ -263,7 +263,8 @@ def dense_of(sparse: SparseTensorProto, folder: Path | None) -> np.ndarray:
     extents = np.array(shape if indices.ndim == 2 else math.prod(shape))
     if ((indices < 0) | (indices >= extents)).any():
         raise ProblemError(Kind.BAD_TENSOR, f"{name} of the shape {list(shape)} has indices outside of it")
-    flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape)
+    steps = np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
+    flat = indices if indices.ndim == 1 else indices.astype(np.int64) @ steps
     if (flat[1:] <= flat[:-1]).any():
         raise ProblemError(Kind.BAD_TENSOR, f"{name} has indices that do not ascend")
     try:

@@ -71,6 +71,18 @@ def test_a_sparse_tensor_of_texts_is_empty_elsewhere():
     assert ingot.compile(ingot.load_onnx(model))().tolist() == ["", "a", ""]
 
 
+@pytest.mark.parametrize("indices", [np.zeros((1, 0), np.int64), np.zeros(1, np.int64)], ids=["by axes", "flat"])
+def test_a_sparse_tensor_without_axes(indices: np.ndarray):
+    made = ingot.compile(ingot.load_onnx(with_sparse(sparse_of(FLOATS[2:3], indices, []), "constant")))
+    np.testing.assert_array_equal(made(FLOATS), FLOATS * 2)
+
+
+def test_a_sparse_matrix():
+    sparse = sparse_of(FLOATS[1:], np.array([[0, 1], [1, 0], [1, 2]], np.int32), [2, 3])
+    model = model_of([helper.make_node("Constant", [], ["y"], sparse_value=sparse)], [], ["y"])
+    np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(), [[0, 1, 0], [2, 0, 3]])
+
+
 def test_a_sparse_initializer_is_the_default_of_an_input():
     model = with_sparse(sparse_of(FLOATS[2:], [1, 3], [4]), "initializer")
     model.graph.input.append(info("w", FLOATS))
@@ -93,6 +105,7 @@ def test_a_sparse_initializer_is_the_default_of_an_input():
         ([3, 1], [4], "O103"),
         ([0, 3], [-4], "O103"),
         ([0, 3], [], "O103"),
+        ([[], []], [], "O103"),
         ([0, 3], [1 << 40], "O118"),
         ([0, 3], [1 << 33, 1 << 33], "O118"),
         ([0, 3], [4] + [1] * 70, "O118"),
