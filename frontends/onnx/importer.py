@@ -24,7 +24,7 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Source, topological
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
-from ingot.compiler.ir.symbolic import Dim, Symbol, SymbolicValueError
+from ingot.compiler.ir.symbolic import Dim, Symbol, SymbolicValueError, TooManyTerms
 from ingot.compiler.ir.types import NegativeDimension
 from ingot.compiler.ops.base import DimsDiffer, OpTypeError
 from ingot.compiler.ops.control import inline
@@ -157,6 +157,8 @@ class Importer:
                 self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, extents)))
             except SymbolicValueError as error:
                 self._fail(item, scope, Problem(Kind.UNSUPPORTED, f"it must be known at compile time: {error}", item.label))
+            except TooManyTerms as error:  # a call has numbers
+                self._fail(item, scope, Problem(Kind.UNSUPPORTED, str(error), item.label))
             except MALFORMED as error:  # what a converter did not foresee of a malformed node
                 self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
 

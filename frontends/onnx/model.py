@@ -242,6 +242,8 @@ def _output(importer: Importer, scope: Scope, name: str) -> Any:
 # --- declared types -----------------------------------------------------------------------------------
 
 
+LONGEST_EXPRESSION = 100  # characters
+MOST_TERMS = 64  # of a product of sums, written out
 NAMELESS = ("", "?", "-1", "None")  # what exporters write for a dim that has no name: two of them are not one dim
 
 
@@ -257,13 +259,14 @@ class DimNames:
         return self.symbols[name]
 
     def _parsed(self, name: str) -> Dim:
-        """Exporters also write expressions of other names."""
-        if name.isidentifier():
+        """Exporters also write expressions of other names; what is longer, or becomes larger, than these are is a name."""
+        if name.isidentifier() or len(name) > LONGEST_EXPRESSION:
             return Symbol(name)
         try:
-            return symbolic.parse(name, Symbol)
+            dim = symbolic.parse(name, Symbol)
         except (ValueError, TypeError, ArithmeticError):
             return Symbol(name)
+        return dim if isinstance(dim, int) or len(dim.terms) <= MOST_TERMS else Symbol(name)
 
 
 def declared(type_: TypeProto, name: str, dims: DimNames) -> Given | None:
