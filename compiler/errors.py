@@ -57,7 +57,7 @@ class Code(Enum):
         "the gradient of a tensor that is not a float scalar",
         "sum or mean it first, or use ingot.vjp or ingot.jacobian",
     )
-    TOO_LARGE = Entry("E113", "a tensor is too large", "check the shape; sizes are limited to 2^47 bytes")
+    TOO_LARGE = Entry("E113", "a tensor is too large", "check the shape; sizes are limited to 2^47 bytes and 64 axes")
     MEMORY_BUDGET = Entry(
         "E114", "the memory budget cannot be met", "raise memory_budget to the smallest size named above"
     )

@@ -37,7 +37,7 @@ from ingot.compiler.ir.text.graph import print_graph
 from ingot.compiler.ir.text.loops import print_function
 from ingot.compiler.ir.text.tensor import print_kernel
 from ingot.compiler.ir.traverse import symbols_in
-from ingot.compiler.ir.types import TensorType, dim_text
+from ingot.compiler.ir.types import MOST_AXES, TensorType, dim_text
 from ingot.compiler.ir.verify.graph import verify_graph
 from ingot.compiler.ops.base import Condition, Op
 from ingot.compiler.options import Options
@@ -219,11 +219,13 @@ def check_sizes(graph: Graph) -> None:
             continue
         checked.add(id(value.type))
         for tensor in (value.type,) if isinstance(value.type, TensorType) else value.type.elements:
+            name = getattr(value.op, "name", "input")
+            if tensor.rank > MOST_AXES:
+                raise IngotTypeError(Code.TOO_LARGE, f"{name} has a type of {tensor.rank} axes", value.source)
             size = tensor.bytes
             least = size if isinstance(size, int) else (symbolic.bounds(size)[0] or 0)
             spanned = tensor.dtype.itemsize * math.prod(dim for dim in tensor.shape if isinstance(dim, int) and dim)
             if least > MAXIMUM_BYTES or spanned > sys.maxsize:  # NumPy limits extents also where there are no elements
-                name = getattr(value.op, "name", "input")
                 raise IngotTypeError(
                     Code.TOO_LARGE, f"{name} has type {tensor!r}, which needs {max(least, spanned)} bytes", value.source
                 )

@@ -21,6 +21,9 @@ ASSUMED_DIM = 64  # what an unbounded symbolic dim is taken to be when sizes are
 class FusionLimits:
     inline_weight: int = 48  # arithmetic in one inlined expression
     inline_loads: int = 12  # memory streams of one expression
+    inline_depth: int = 64  # operations one inside of another in one expression, those that only move elements too
+    place_depth: int = 16  # what an op that finds the places it reads counts for: an index holds the one before several times
+    kernel_depth: int = 192  # the same through the definitions of a kernel: what looks at them goes as deep as they are
     index_weight: int = 4  # arithmetic on indices alone that is done for each element rather than stored and read
     duplicate_weight: int = 1  # an expression cheaper than this is recomputed for each reader
     repeat_weight: int = 6  # the same of one that reads a single tensor: storing it would be a second one to read

@@ -42,6 +42,13 @@ def _payloads(dim: Dim) -> Iterator[Scalar]:
             yield atom.payload
 
 
+def finds_places(scalar: Scalar) -> bool:
+    """Whether an element is read at a place that has to be looked up or found by cases: indices of a gather, a reflection."""
+    found = (symbolic.Opaque, symbolic.Compound)
+    indices = (dim for load in loads_of(scalar) for dim in load.index if not isinstance(dim, int))
+    return any(isinstance(atom, found) for dim in indices for monomial, _ in dim.terms for atom, _ in monomial)
+
+
 def aligned_depth(definition: Definition, inside: Sequence[Buffer]) -> int:
     """The longest prefix of the definition's axes that every load from `inside` follows exactly."""
     depth = len(definition.variables)
@@ -86,6 +93,11 @@ def stays_in_place(definition: Definition, inside: Sequence[Buffer]) -> bool:
     members = set(inside)
     loads = (load for load in loads_of(definition.value) if load.buffer in members)
     return all(_common_prefix(load.index, definition.variables) == len(load.index) for load in loads)
+
+
+def depth_of(scalar: Scalar) -> int:
+    """How many operations are one inside of another in what one op computes; at least 1."""
+    return 1 + max(map(depth_of, children(scalar)), default=0)
 
 
 def has_reduce(scalar: Scalar) -> bool:

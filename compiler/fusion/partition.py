@@ -23,7 +23,9 @@ from ingot.compiler.fusion.cost import FusionLimits, estimate, weight
 from ingot.compiler.fusion.groups import Group, Groups
 from ingot.compiler.fusion.legality import (
     aligned_depth,
+    depth_of,
     extract_reductions,
+    finds_places,
     has_reduce,
     loads_of,
     reduces_rows,
@@ -60,6 +62,8 @@ class _Partition:
         self.outputs = set(graph.outputs)
         self.inlined: set[Value] = set()
         self.expression_weight: dict[Value, int] = {}
+        self.expression_depth: dict[Value, int] = {}  # of all that are lowered, stored ones too
+        self.kernel_depth: dict[Buffer, int] = {}  # the same, with what is read of the same kernel
         self.choosing: set[Value] = set()  # expressions that find out where each element comes from
         self.expression_loads: dict[Value, frozenset[Value]] = {}
         self.is_reduction: dict[Value, bool] = {}
@@ -97,7 +101,11 @@ class _Partition:
         assert isinstance(op, Op)
         if isinstance(op, Get) or type(op).way_down() != "lower":
             return
-        self.is_reduction[value] = has_reduce(self._lowered_from_memory(value))
+        lowered = self._lowered_from_memory(value)
+        self.is_reduction[value] = has_reduce(lowered)
+        below = (self.expression_depth[arg] for arg in value.args if arg in self.inlined)
+        depth = max(depth_of(lowered), self.limits.place_depth if finds_places(lowered) else 1)
+        self.expression_depth[value] = depth + max(below, default=0)
         total = weight(value)
         loads: set[Value] = set()
         for arg in value.args:
@@ -157,6 +165,8 @@ class _Partition:
             return f"the expression would cost {total} per element"
         if loads > self.limits.inline_loads:
             return f"the expression would read {loads} tensors"
+        if self.expression_depth[value] > self.limits.inline_depth:
+            return f"the expression would be {self.expression_depth[value]} operations deep"
         return None
 
     def _users(self, value: Value) -> list[Value]:
@@ -315,7 +325,7 @@ class _Partition:
             if group is not None and group.kind != "alone":
                 candidates[group] = candidates.get(group, 0) + estimate(buffer.type.bytes)
         for group in sorted(candidates, key=lambda g: (-candidates[g], -g.number)):
-            reason = self._why_not_join(group, definitions, kind, read)
+            reason = self._why_too_deep(value, definitions, group) or self._why_not_join(group, definitions, kind, read)
             if reason is None:
                 self._apply_join(group, definitions, kind)
                 self._merge_producers(value, group, definitions, [g for g in candidates if g is not group])
@@ -331,7 +341,7 @@ class _Partition:
         """Kernels that the new member of a group reads too become part of it, when they have the same rows: what
         they hand on needs no memory then."""
         for other in others:
-            if self._may_be_one(group, other, definitions):
+            if self._may_be_one(group, other, definitions) and not self._why_too_deep(value, definitions, group, other):
                 names = ", ".join(v.op.name for v in other.values)  # type: ignore[attr-defined]
                 self.groups.absorb(group, other)
                 if any(len(d.variables) != len(group.outer) or has_reduce(d.value) for d in group.definitions):
@@ -391,6 +401,16 @@ class _Partition:
                 return f"with it the operands of the product would wait for kernel {other.number}"
         return None
 
+    def _why_too_deep(self, value: Value, definitions: Sequence[Definition], *groups: Group) -> str | None:
+        depth = self._depth_in(value, definitions, *groups)
+        return f"the kernel would be {depth} operations deep" if depth > self.limits.kernel_depth else None
+
+    def _depth_in(self, value: Value, definitions: Sequence[Definition], *groups: Group) -> int:
+        """Operations one inside of another up to a value, when it is computed in the kernel of these groups."""
+        read = dict.fromkeys(b for d in definitions for b in _buffers_read(d))
+        inside = (self.kernel_depth[b] for b in read if self.groups.of.get(b) in groups)
+        return self.expression_depth.get(value, 1) + max(inside, default=0)
+
     def _shrinks(self, group: Group) -> bool:
         """Whether a product is smaller than what it is made of, as the gradient of a weight is."""
         made = sum(estimate(b.type.bytes) for b in group.buffers)
@@ -433,6 +453,8 @@ class _Partition:
         group.outer = group.outer[:depth]
 
     def _add(self, group: Group, definitions: Sequence[Definition], value: Value) -> None:
+        depth = self._depth_in(value, definitions, group)
+        self.kernel_depth.update((d.buffer, depth) for d in definitions)
         reads = {self._root(b) for d in definitions for b in _buffers_read(d)}
         self.groups.add(group, definitions, value, reads)
 

@@ -87,6 +87,9 @@ def dtype_of(array_or_dtype: object) -> DType:
         raise TypeError(f"element type {found} is not supported; use one of {known}") from None
 
 
+MOST_AXES = 64  # of an array of NumPy's, which is what goes in, comes out and is computed with before a program is made
+
+
 class NegativeDimension(ValueError):
     """A dim of a type would be negative."""
 

@@ -14,6 +14,7 @@ from functools import cache
 
 from onnx import GraphProto, NodeProto, ValueInfoProto, defs
 
+from ingot.compiler.ir.types import MOST_AXES
 from ingot.frontends.onnx import functions
 from ingot.frontends.onnx.calls import call_graph, function_key
 from ingot.frontends.onnx.elements import element
@@ -119,7 +120,11 @@ class _Structure:
             self.add(Kind.TOO_LARGE, f"the model expands into {size} nodes, more than {MOST_NODES}")
         for key, function in functions_.items():
             versions = opset_versions(function) or self.model.opsets
+            if opset_versions(function):
+                self._check_opsets(versions, f"the function {key[1]}")
             names = frozenset(function.input)
+            if len(names) != len(function.input):
+                self.add(Kind.DUPLICATE_NAME, f"two inputs of the function {key[1]} have one name")
             self._check_nodes(function.node, names, versions, list(function.output), f"function {key[1]}: ")
 
     # graphs
@@ -156,6 +161,9 @@ class _Structure:
         if kind is None and declared_type.elem_type != 0:
             self.add(Kind.BAD_TYPE, f"{what} {value.name!r} has the unknown element type {declared_type.elem_type}")
         dims = declared_type.shape.dim
+        if len(dims) > MOST_AXES:
+            self.add(Kind.TOO_LARGE, f"{what} {value.name!r} has {len(dims)} axes")
+            return
         known = [d.dim_value for d in dims if d.HasField("dim_value") and d.dim_value != UNKNOWN_EXTENT]
         wrong = [d for d in known if not 0 <= d < LARGEST_EXTENT]
         if wrong:
@@ -165,13 +173,15 @@ class _Structure:
             self.add(Kind.TOO_LARGE, f"{what} {value.name!r} has the shape {shape}")
 
     def _check_tensors(self, graph: GraphProto) -> None:
-        for tensor in graph.initializer:
+        for name, read in self.model.initializers(graph):
             try:
-                self.model.array(tensor)
+                read()
             except ProblemError as error:
                 self.problems.append(error.at(""))
+            except MemoryError as error:  # where what is stored in a few bits is unpacked
+                self.add(Kind.TOO_LARGE, f"there is no memory for tensor {name!r}: {error}")
             except (ValueError, TypeError, OverflowError) as error:
-                self.add(Kind.BAD_TENSOR, f"tensor {tensor.name!r}: {error}")
+                self.add(Kind.BAD_TENSOR, f"tensor {name!r}: {error}")
 
     # nodes
 
@@ -212,7 +222,11 @@ class _Structure:
             made = len(graph.output) - (1 if node.op_type == "Loop" else 0)  # the first says whether to go on
             if node.op_type in ("If", "Loop", "Scan") and made < len(node.output):
                 self.add(Kind.INPUT_COUNT, f"its {graph.name!r} makes {made} outputs, the node has {len(node.output)}", label)
-        if function_key(node) in self.model.functions:
+        function = self.model.functions.get(function_key(node))
+        if function is not None:
+            for what, given, most in (("inputs", node.input, function.input), ("outputs", node.output, function.output)):
+                if len(given) > len(most):
+                    self.add(Kind.INPUT_COUNT, f"{node.op_type} has {len(given)} {what}; its function has {len(most)}", label)
             return
         domain = domain_name(node.domain)
         version = opsets.get(domain, 0) or functions.default_version(domain)

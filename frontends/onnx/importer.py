@@ -24,7 +24,7 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.graph import Graph, Source, topological
 from ingot.compiler.ir.interpret.errors import InterpreterError
 from ingot.compiler.ir.interpret.graph import run_graph
-from ingot.compiler.ir.symbolic import Dim, Symbol, SymbolicValueError
+from ingot.compiler.ir.symbolic import Dim, Symbol, SymbolicValueError, TooManyTerms
 from ingot.compiler.ir.types import NegativeDimension
 from ingot.compiler.ops.base import DimsDiffer, OpTypeError
 from ingot.compiler.ops.control import inline
@@ -41,7 +41,7 @@ from ingot.frontends.onnx.problems import Kind, Problem, ProblemError
 from ingot.frontends.onnx.registry import ONNX, Converter, converter, domain_name
 from ingot.frontends.onnx.scope import Scope
 from ingot.frontends.onnx.signature import check_elements, check_kinds, description_of
-from ingot.frontends.onnx.source import Model, defined_names, dense_of, node_label, subgraphs
+from ingot.frontends.onnx.source import Model, defined_names, node_label, subgraphs
 from ingot.frontends.onnx.values import Coded, Dims, Held, Opaque, Pending, Value
 
 FOLDED_ELEMENTS = 1 << 12  # nodes on known values up to this size are computed at import
@@ -102,10 +102,8 @@ class Importer:
 
     def bind_initializers(self, graph: GraphProto, scope: Scope) -> None:
         """Initializers of a subgraph: arrays that are known now."""
-        for tensor in graph.initializer:
-            scope.set(tensor.name, self.model.array(tensor))
-        for sparse in graph.sparse_initializer:
-            scope.set(sparse.values.name, dense_of(sparse, self.model.folder))
+        for name, read in self.model.initializers(graph):
+            scope.set(name, read())
 
     def region(
         self, graph: GraphProto, outer: Scope, trace: Trace, opsets: Mapping[str, int], inputs: Sequence[Value]
@@ -159,6 +157,8 @@ class Importer:
                 self._fail(item, scope, replace(problem, is_certain=self._is_certain(item, scope, extents)))
             except SymbolicValueError as error:
                 self._fail(item, scope, Problem(Kind.UNSUPPORTED, f"it must be known at compile time: {error}", item.label))
+            except TooManyTerms as error:  # a call has numbers
+                self._fail(item, scope, Problem(Kind.UNSUPPORTED, str(error), item.label))
             except MALFORMED as error:  # what a converter did not foresee of a malformed node
                 self._fail(item, scope, Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}", item.label))
 

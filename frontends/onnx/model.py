@@ -28,7 +28,7 @@ from ingot.frontends.onnx.executable import compile_staged, examine_staged
 from ingot.frontends.onnx.importer import Importer, Item
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
 from ingot.frontends.onnx.scope import Scope, Weight
-from ingot.frontends.onnx.source import UNKNOWN_EXTENT, Model, dense_of, subgraphs
+from ingot.frontends.onnx.source import UNKNOWN_EXTENT, Model, subgraphs
 from ingot.frontends.onnx.staged import Staged
 from ingot.frontends.onnx.stages import Given
 from ingot.frontends.onnx.values import Value
@@ -58,15 +58,12 @@ class _File:
 
     @cached_property
     def initializers(self) -> dict[str, np.ndarray]:
-        graph = self.model.graph
-        found = {t.name: self.model.array(t) for t in graph.initializer}
-        found.update({s.values.name: dense_of(s, self.model.folder) for s in graph.sparse_initializer})
-        return found
+        return {name: read() for name, read in self.model.initializers(self.model.graph)}
 
     @cached_property
     def inputs(self) -> list[Any]:
         """Graph inputs that have no initializer as their default."""
-        defaults = {t.name for t in self.model.graph.initializer}
+        defaults = {name for name, _ in self.model.initializers(self.model.graph)}
         return [i for i in self.model.graph.input if i.name not in defaults]
 
     @cached_property
@@ -245,6 +242,8 @@ def _output(importer: Importer, scope: Scope, name: str) -> Any:
 # --- declared types -----------------------------------------------------------------------------------
 
 
+LONGEST_EXPRESSION = 100  # characters
+MOST_TERMS = 64  # of a product of sums, written out
 NAMELESS = ("", "?", "-1", "None")  # what exporters write for a dim that has no name: two of them are not one dim
 
 
@@ -260,13 +259,14 @@ class DimNames:
         return self.symbols[name]
 
     def _parsed(self, name: str) -> Dim:
-        """Exporters also write expressions of other names."""
-        if name.isidentifier():
+        """Exporters also write expressions of other names; what is longer, or becomes larger, than these are is a name."""
+        if name.isidentifier() or len(name) > LONGEST_EXPRESSION:
             return Symbol(name)
         try:
-            return symbolic.parse(name, Symbol)
+            dim = symbolic.parse(name, Symbol)
         except (ValueError, TypeError, ArithmeticError):
             return Symbol(name)
+        return dim if isinstance(dim, int) or len(dim.terms) <= MOST_TERMS else Symbol(name)
 
 
 def declared(type_: TypeProto, name: str, dims: DimNames) -> Given | None:

@@ -33,7 +33,7 @@ class Kind(Enum):
     NESTING = ("O115", "subgraphs are nested too deeply", "at most 64 levels are read")
     BAD_GRAPH = ("O116", "the graph is malformed", "write the model again with the tool that made it")
     UNSUPPORTED = ("O117", "this use of the op is not supported", "see docs/onnx_coverage.md")
-    TOO_LARGE = ("O118", "a tensor or the model is too large", "at most 2^47 bytes in a tensor and 2^18 nodes in all")
+    TOO_LARGE = ("O118", "a tensor or the model is too large", "at most 2^47 bytes and 64 axes in a tensor, and 2^18 nodes in all")
     BAD_VALUE = ("O119", "a value does not fit the op", "check the value named above")
     BAD_NODE = ("O120", "a node is malformed", "check its attributes and inputs; if it is sound, report it as a bug")
 

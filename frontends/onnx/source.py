@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
+from ingot.compiler.ir.types import MOST_AXES
 from ingot.frontends.onnx.elements import STRING, Element, element
 from ingot.frontends.onnx.problems import Kind, ProblemError
 from ingot.frontends.onnx.registry import domain_name
 
 MAXIMUM_BYTES = 1 << 47
+MAXIMUM_SPARSE_BYTES = 1 << 33  # of what a sparse tensor stands for: few bytes of a file may ask for many
 UNKNOWN_EXTENT = -1  # some exporters write it where the format wants no number at all
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 
@@ -59,6 +63,13 @@ class Model:
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         return array_of(tensor, self.folder)
+
+    def initializers(self, graph: GraphProto) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+        """The name of each initializer of one of the model's graphs, and what reads it."""
+        for tensor in graph.initializer:
+            yield tensor.name, partial(array_of, tensor, self.folder)
+        for sparse in graph.sparse_initializer:
+            yield sparse.values.name, partial(dense_of, sparse, self.folder)
 
 
 def opset_versions(message: Any) -> dict[str, int]:
@@ -106,13 +117,21 @@ def element_of_tensor(tensor: TensorProto) -> Element:
     return found
 
 
-def shape_of_tensor(tensor: TensorProto) -> tuple[int, ...]:
-    shape = tuple(tensor.dims)
+def _checked_shape(dims: Iterable[int], itemsize: int, name: str, most_bytes: int = MAXIMUM_BYTES) -> tuple[int, ...]:
+    """The shape of a tensor, or of what a sparse one stands for."""
+    shape = tuple(dims)
     if any(d < 0 for d in shape):
-        raise ProblemError(Kind.BAD_TENSOR, f"tensor {tensor.name!r} has negative dims: {list(shape)}")
-    if math.prod(shape) * max(1, element_of_tensor(tensor).numpy.itemsize) > MAXIMUM_BYTES:
-        raise ProblemError(Kind.TOO_LARGE, f"tensor {tensor.name!r} has the shape {list(shape)}")
+        raise ProblemError(Kind.BAD_TENSOR, f"{name} has negative dims: {list(shape)}")
+    if len(shape) > MOST_AXES:
+        raise ProblemError(Kind.TOO_LARGE, f"{name} has {len(shape)} axes")
+    spanned = itemsize * math.prod(filter(None, shape))  # NumPy limits extents also where there are no elements
+    if itemsize * math.prod(shape) > most_bytes or spanned > sys.maxsize:
+        raise ProblemError(Kind.TOO_LARGE, f"{name} has the shape {list(shape)}")
     return shape
+
+
+def shape_of_tensor(tensor: TensorProto) -> tuple[int, ...]:
+    return _checked_shape(tensor.dims, max(1, element_of_tensor(tensor).numpy.itemsize), f"tensor {tensor.name!r}")
 
 
 def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray:
@@ -171,7 +190,7 @@ def _from_fields(tensor: TensorProto, kind: Element, shape: tuple[int, ...]) -> 
     size = math.prod(shape)
     if kind.name.startswith("COMPLEX"):
         parts = np.array(tensor.float_data if kind.name == "COMPLEX64" else tensor.double_data)
-        _check_count(tensor, len(parts) // 2, size)
+        _check_count(tensor, len(parts), 2 * size)
         return (parts[0::2] + 1j * parts[1::2]).astype(kind.numpy).reshape(shape)
     values = getattr(tensor, _FIELDS.get(kind.name, "int32_data"))
     if kind.bits in (2, 4):
@@ -206,7 +225,10 @@ def _external(tensor: TensorProto, kind: Element, shape: tuple[int, ...], folder
         )
     if not length:
         return np.empty(shape, kind.numpy)
-    data = np.memmap(path, np.uint8, "c", offset, (length,)).view(np.ndarray)
+    try:
+        data = np.memmap(path, np.uint8, "c", offset, (length,)).view(np.ndarray)
+    except OSError as error:  # it may not be read, or is larger than the room for it
+        raise ProblemError(Kind.EXTERNAL_DATA, f"tensor {tensor.name!r}: {location!r}: {error}") from None
     return _from_raw(tensor, kind, shape, data)
 
 
@@ -221,7 +243,7 @@ def _inside(folder: Path | None, location: str, name: str) -> Path:
         raise ProblemError(Kind.EXTERNAL_DATA, f"tensor {name!r}: {location!r} is not a path inside the model's folder")
     try:
         path = (folder / given).resolve(strict=True)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a ValueError where a name has a NUL
         raise ProblemError(Kind.EXTERNAL_DATA, f"tensor {name!r}: {location!r}: {error}") from None
     if folder.resolve() not in path.parents or not path.is_file():
         raise ProblemError(Kind.EXTERNAL_DATA, f"tensor {name!r}: {location!r} is not a file inside the model's folder")
@@ -230,14 +252,25 @@ def _inside(folder: Path | None, location: str, name: str) -> Path:
 
 def dense_of(sparse: SparseTensorProto, folder: Path | None) -> np.ndarray:
     """A sparse tensor as an array."""
+    name = f"sparse tensor {sparse.values.name!r}"
     values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
-    shape = tuple(sparse.dims)
-    if any(d < 0 for d in shape) or math.prod(shape) * values.dtype.itemsize > 1 << 33:
-        raise ProblemError(Kind.BAD_TENSOR, f"sparse tensor {sparse.values.name!r} has the shape {list(shape)}")
-    result = np.zeros(shape, values.dtype)
-    flat = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), shape, mode="raise")
-    if flat.size and (flat.min() < 0 or flat.max() >= result.size):
-        raise ProblemError(Kind.BAD_TENSOR, f"sparse tensor {sparse.values.name!r} has indices outside its shape")
+    shape = _checked_shape(sparse.dims, values.dtype.itemsize, name, MAXIMUM_SPARSE_BYTES)
+    if values.ndim != 1 or indices.shape not in ((values.size,), (values.size, len(shape))):
+        fitting = f"indices of the shape {list(indices.shape)} for values of the shape {list(values.shape)}"
+        raise ProblemError(Kind.BAD_TENSOR, f"{name} of {len(shape)} axes has {fitting}")
+    if indices.dtype.kind not in "iu":
+        raise ProblemError(Kind.BAD_TENSOR, f"{name} has indices of the type {indices.dtype}")
+    extents = np.array(shape if indices.ndim == 2 else math.prod(shape))
+    if ((indices < 0) | (indices >= extents)).any():
+        raise ProblemError(Kind.BAD_TENSOR, f"{name} of the shape {list(shape)} has indices outside of it")
+    steps = np.array([math.prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
+    flat = indices if indices.ndim == 1 else indices.astype(np.int64) @ steps
+    if (flat[1:] <= flat[:-1]).any():
+        raise ProblemError(Kind.BAD_TENSOR, f"{name} has indices that do not ascend")
+    try:
+        result = np.full(shape, "", object) if values.dtype == object else np.zeros(shape, values.dtype)
+    except MemoryError:
+        raise ProblemError(Kind.TOO_LARGE, f"{name} has the shape {list(shape)}, which there is no memory for") from None
     result.reshape(-1)[flat] = values
     return result
 

@@ -23,7 +23,7 @@ from ingot.compiler.errors import Code, IngotError
 from ingot.compiler.garbage import no_collection
 from ingot.compiler.ir.graph import Graph, Input, Source
 from ingot.compiler.ir.interpret.errors import InterpreterError
-from ingot.compiler.ir.symbolic import Symbol
+from ingot.compiler.ir.symbolic import Symbol, TooManyTerms
 from ingot.compiler.ir.types import TensorType, boolean
 from ingot.compiler.ops.checks import Agreed
 from ingot.compiler.options import Options
@@ -217,6 +217,8 @@ class Staged:
                 raise
             node = error.source.node if isinstance(error.source, Source) else ""
             raise OnnxError([Problem(Kind.TOO_LARGE, error.message, node)], self.model.name) from None
+        except TooManyTerms as error:  # sizes of a call are numbers
+            raise OnnxError([Problem(Kind.UNSUPPORTED, str(error))], self.model.name) from None
         except MALFORMED as error:  # what the compiler did not foresee: no model should get here
             raise OnnxError([Problem(Kind.BAD_NODE, f"{type(error).__name__}: {error}")], self.model.name) from error
 

@@ -314,8 +314,11 @@ def bind_dims(given: Mapping[str, Given], environment: Environment, dims: dict[S
 
 def _solved(dim: Dim, extent: int, symbol: Symbol, dims: Mapping[Symbol, int]) -> int | None:
     """What a symbol must be for the dim to be this extent, when it is a multiple of the symbol and a number."""
-    rest = symbolic.substitute(dim, {**dims, symbol: 0})
-    step = symbolic.linear_coefficient(symbolic.substitute(dim, dims), symbol)
+    try:
+        rest = symbolic.substitute(dim, {**dims, symbol: 0})
+        step = symbolic.linear_coefficient(symbolic.substitute(dim, dims), symbol)
+    except ZeroDivisionError:  # a quotient that is none for these sizes
+        return None
     if not isinstance(rest, int) or not isinstance(step, int) or not step or (extent - rest) % step:
         return None
     return (extent - rest) // step

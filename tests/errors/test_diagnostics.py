@@ -118,6 +118,10 @@ def test_e113_tensor_larger_than_any_machine():
     raised("E113", compiling(lambda x: x.reshape(2, 3, 1).broadcast_to((2, 3, 1 << 46))), "bytes")
 
 
+def test_e113_more_axes_than_an_array_has():
+    raised("E113", compiling(lambda x: x.reshape(2, 3, *[1] * 70)), "72 axes")
+
+
 def test_e114_memory_budget_too_small():
     def two_products(x, w):
         return (x @ w).tanh() @ w

@@ -291,6 +291,38 @@ def test_limits_are_kept(limit):
     assert max(sizes) <= max(limit, 2)  # a reduction with arithmetic behind it is two definitions by itself
 
 
+def _added(x, w):
+    for number in range(1000):
+        x = x + w if number % 2 else x * w
+    return x
+
+
+def _gathered(x, places):
+    for _ in range(30):
+        x = x.take(places, axis=0)
+    return x
+
+
+def _reflected(x, _):
+    for _ in range(30):
+        x = x.apply(Pad((1,), (0,), "reflect"))[:-1]
+    return x
+
+
+@pytest.mark.parametrize("function", [_added, _gathered, _reflected])
+def test_long_chains_are_cut(function, rng):
+    """What looks at an expression goes as deep as it is, and an index that is found holds the one before several times."""
+    x = rng.standard_normal(4).astype(np.float32)
+    other = np.array([2, 0, 3, 1]) if function is _gathered else np.full(4, 0.5, np.float32)
+    expected = x
+    for number in range(1000 if function is _added else 30):
+        if function is _added:
+            expected = expected + other if number % 2 else expected * other
+        else:
+            expected = expected[other] if function is _gathered else np.pad(expected, (1, 0), "reflect")[:-1]
+    np.testing.assert_array_equal(ingot.compile(function, ingot.f32[4], other)(x, other), expected)
+
+
 def test_a_plan_says_why():
     text = str(plan_of(lambda x, w, b: (x @ w + b).relu(), ROWS, MATRIX, BIAS))
     assert "contract f32[batch, 64]: stored: a reduction is computed once" in text

@@ -14,6 +14,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, defs, helper, numpy_helper
 
 EXTENTS = (0, 1, 2, 3, 5, 7, 64, 257, 1 << 16, 1 << 31, 1 << 39)
+MANY_AXES = 65  # one more than an array has
 INTEGERS = (0, 1, -1, 2, 3, -2, 7, 64, -64, 1000, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63))
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 3.7, 1e-30, 1e30, float("inf"), float("-inf"), float("nan"))
 TEXTS = ("", "linear", "nearest", "constant", "reflect", "sum", "SAME_UPPER", "bidirectional", "ij,jk->ik", "(a+)+$", "é")
@@ -53,7 +54,7 @@ def _names(model: ModelProto) -> list[str]:
     """Every value of the model."""
     found = [""]
     for graph in _graphs(model.graph):
-        found += [v.name for v in (*graph.input, *graph.initializer)]
+        found += [v.name for v in (*graph.input, *graph.initializer)] + [s.values.name for s in graph.sparse_initializer]
         found += [name for node in graph.node for name in node.output]
     return found
 
@@ -233,6 +234,8 @@ def change_input_type(model: ModelProto, others: Sequence[bytes], random: Random
                 dim.dim_param = f"d{number}"
         case 4:
             dims.add().dim_value = random.choice(EXTENTS[:5])
+            for _ in range(random.choice((0, 0, 0, MANY_AXES))):
+                dims.add().dim_value = 1
         case 5 if dims:
             del dims[random.randrange(len(dims))]
         case _:
@@ -298,6 +301,34 @@ def change_initializer(model: ModelProto, others: Sequence[bytes], random: Rando
             tensor.CopyFrom(numpy_helper.from_array(random_array(np.dtype(random.choice(PLAIN_TYPES)), shape, random), name))
 
 
+def make_sparse(model: ModelProto, others: Sequence[bytes], random: Random) -> None:
+    """An initializer becomes sparse: the same values, with an index, an extent or a part that may be off."""
+    graphs = [graph for graph in _graphs(model.graph) if graph.initializer]
+    if not graphs:
+        return
+    graph = random.choice(graphs)
+    number = random.randrange(len(graph.initializer))
+    try:
+        array = numpy_helper.to_array(graph.initializer[number])
+    except (TypeError, ValueError, KeyError):  # what an edit before this one has broken
+        return
+    flat = array.reshape(-1)
+    places = np.flatnonzero(flat) if array.dtype.kind in "biuf" else np.arange(flat.size)
+    indices = np.argwhere(array) if random.random() < 0.3 and array.dtype.kind in "biuf" else places.copy()
+    if indices.size and random.random() < 0.5:
+        indices.reshape(-1)[random.randrange(indices.size)] = random.choice(INTEGERS)
+    try:
+        values = numpy_helper.from_array(flat[places], graph.initializer[number].name)
+    except (TypeError, ValueError, KeyError):  # types that NumPy has not
+        return
+    sparse = graph.sparse_initializer.add(values=values, indices=numpy_helper.from_array(indices), dims=array.shape)
+    if sparse.dims and random.random() < 0.2:
+        sparse.dims[random.randrange(len(sparse.dims))] = random.choice(EXTENTS)
+    if random.random() < 0.1:
+        sparse.ClearField(random.choice(("indices", "dims")))
+    del graph.initializer[number]
+
+
 def change_opset(model: ModelProto, others: Sequence[bytes], random: Random) -> None:
     if model.opset_import:
         random.choice(model.opset_import).version = random.choice((1, 4, 6, 8, 9, 10, 11, 12, 13, 15, 17, 18, 20, 21, 23, 24))
@@ -341,6 +372,22 @@ def wrap_in_if(model: ModelProto, others: Sequence[bytes], random: Random) -> No
     graph.input.append(helper.make_tensor_value_info("chosen", TensorProto.BOOL, []))
 
 
+def wrap_in_function(model: ModelProto, others: Sequence[bytes], random: Random) -> None:
+    """The nodes become a function of the model, which the graph calls; now and then, one that calls itself."""
+    graph = model.graph
+    inputs = [*(v.name for v in graph.input), *(t.name for t in graph.initializer)]
+    outputs = [o.name for o in graph.output]
+    if not graph.node or not outputs or len(set(inputs)) < len(inputs):
+        return
+    call = helper.make_node("Wrapped", inputs, outputs, domain="wrapped")
+    nodes = [*graph.node, *([call] if random.random() < 0.1 else [])]
+    opsets = [*model.opset_import, helper.make_opsetid("wrapped", 1)]
+    model.functions.append(helper.make_function("wrapped", "Wrapped", inputs, outputs, nodes, opsets))
+    model.opset_import.append(opsets[-1])
+    del graph.node[:]
+    graph.node.append(call)
+
+
 def random_array(dtype: np.dtype, shape: Sequence[int], random: Random) -> np.ndarray:
     """Small numbers, with an extreme one here and there."""
     rng = np.random.default_rng(random.randrange(1 << 32))
@@ -360,4 +407,5 @@ EDITS: tuple[Edit, ...] = (
     remove_attribute, set_attribute, set_attribute, set_attribute, retype_attribute, change_item, change_item, change_op,
     change_op, rewire, rewire, change_outputs, append_node, append_node, change_input_type, change_input_type, fix_input,
     fix_input, fix_input, free_initializer, change_initializer, change_initializer, change_opset, edit_subgraph, wrap_in_if,
+    make_sparse, wrap_in_function,
 )  # fmt: skip

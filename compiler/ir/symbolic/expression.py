@@ -30,6 +30,10 @@ class Rules:
 rules = Rules()
 
 
+class TooManyTerms(OverflowError):
+    """A sum that would be too long to be worked with."""
+
+
 class SymbolicValueError(TypeError):
     """A symbolic integer was used where Python needs a number: range(n), [0] * n, np.zeros(n)."""
 
@@ -452,7 +456,7 @@ def build(terms: dict[Monomial, int], constant: int, divides: bool | None = None
         if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
             return monomial[0][0]
     elif len(terms) > MAXIMUM_TERMS:
-        raise OverflowError(f"a symbolic integer grew beyond {MAXIMUM_TERMS} terms; name parts of it instead")
+        raise TooManyTerms(f"a symbolic integer grew beyond {MAXIMUM_TERMS} terms; name parts of it instead")
     result = object.__new__(Expr)
     result.constant = constant
     result._terms = terms
@@ -546,7 +550,7 @@ def multiply_plain(left: Dim, right: Dim) -> Dim:
             monomial = multiply_monomials(first, second)
             accumulate(terms, monomial, first_coefficient * second_coefficient)
         if len(terms) > MAXIMUM_TERMS:
-            raise OverflowError(
+            raise TooManyTerms(
                 f"the product of symbolic sums of {size_of(left)} and {size_of(right)} terms is too large "
                 f"to expand (limit {MAXIMUM_TERMS}); name parts of it instead"
             )

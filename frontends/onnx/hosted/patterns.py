@@ -15,7 +15,9 @@ from ingot.frontends.onnx.problems import Kind, ProblemError
 
 MOST_STATES = 20_000
 MOST_REPEATS = 1000  # as in RE2
+DEEPEST = 64  # groups in groups, each of which is five calls deep while a pattern is read
 _UNSUPPORTED_ESCAPES = "123456789gkpPCQEG"
+_ESCAPED = re.compile(r"x[0-9a-fA-F]{2}|.", re.DOTALL)
 
 
 def _is_edge(text: str, place: int) -> bool:
@@ -177,12 +179,12 @@ class Pattern:
         return _Piece(taken, end)
 
     def _escape_length(self) -> int:
-        rest = self.text[self.place + 1 :]
-        if not rest or rest[0] in _UNSUPPORTED_ESCAPES:
-            raise self._refused(f"\\{rest[:1]} at {self.place}")
-        found = re.match(r"x[0-9a-fA-F]{2}|.", rest, re.DOTALL)
+        letter = self.text[self.place + 1 : self.place + 2]
+        if not letter or letter in _UNSUPPORTED_ESCAPES:
+            raise self._refused(f"\\{letter} at {self.place}")
+        found = _ESCAPED.match(self.text, self.place + 1)  # not a copy of the rest, which may be long
         assert found is not None
-        return 1 + found.end()
+        return found.end() - self.place
 
     def _group(self) -> _Piece:
         head = re.compile(r"\((\?(P?<\w+>|:|([is]+)(:|\))))?").match(self.text, self.place)
@@ -197,8 +199,8 @@ class Pattern:
             number = self._state()
             return _Piece(number, number)
         self.depth += 1
-        if self.depth > 200:
-            raise self._refused("its groups are nested more than 200 deep")
+        if self.depth > DEEPEST:
+            raise self._refused(f"its groups are nested more than {DEEPEST} deep")
         inside = self._alternatives()
         self.depth -= 1
         if not self.text.startswith(")", self.place):

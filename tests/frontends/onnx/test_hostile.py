@@ -566,7 +566,7 @@ def test_patterns_take_no_longer_than_the_text(worker: Worker, pattern: str, tex
     assert ingot.compile(ingot.load_onnx(model))(np.array([text], object)).tolist() == [expected]
 
 
-@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)b", "(", "a)", "*a", "[a", "a{2000}", "a{5,2}", "((a{900}){900}){900}"])
+@pytest.mark.parametrize("pattern", [r"(a)\1", "(?=a)b", "(", "a)", "*a", "[a", "a{2000}", "a{5,2}", "((a{900}){900}){900}", "(" * 190 + ")" * 190, "a\\"])
 def test_patterns_that_are_none(pattern: str):
     with pytest.raises(ProblemError, match="not a regular expression"):
         Pattern(pattern)

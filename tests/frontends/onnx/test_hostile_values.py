@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ingot
+from ingot.compiler.ir.symbolic import Expr, Symbol
 from ingot.frontends.onnx.doctor import check_onnx
+from ingot.frontends.onnx.model import DimNames
 from ingot.frontends.onnx.problems import OnnxError
 from ingot.runtime.errors import ExecutionError
 from tests.frontends.onnx.attempts import attempt, node, refused
@@ -63,6 +66,36 @@ def test_strings_are_handed_on(op: str):
     program = ingot.compile(ingot.load_onnx(model_of([node(op, "x", "h"), node("StringConcat", "h h", "y")], [text], ["y", "h"])))
     y, h = program(np.array(["a", "b"], object))
     assert (y.tolist(), h.tolist()) == (["aa", "bb"], ["a", "b"])
+
+
+@pytest.mark.parametrize("dim", ["(" * 5000 + "n" + ")" * 5000, "-" * 5000 + "n", "n" + "//2 % 7" * 2000], ids=["groups", "signs", "quotients"])
+def test_dims_that_are_deep_expressions(dim: str):
+    model = model_of([node("Neg", "x", "y")], [info("x", FLOATS, [dim])], ["y"])
+    assert check_onnx(model) == []
+    np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(FLOATS), -FLOATS)
+
+
+def test_dims_that_become_long_sums():
+    """A product of sums is written out; as a name it is one dim like any other."""
+    factors = [f"({a}+{b})" for a, b in zip("acegikmoq", "bdfhjlnpr", strict=True)]
+    assert isinstance(DimNames().named("*".join(factors[:3])), Expr)
+    assert isinstance(DimNames().named("*".join(factors)), Symbol)
+
+
+def test_a_dim_that_divides_by_what_may_be_nothing():
+    model = model_of([node("Neg", "x", "y")], [info("x", FLOATS, ["(n+1)//((n+1)//n)"])], ["y"])
+    np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(FLOATS), -FLOATS)
+
+
+def test_sizes_that_are_too_long_sums_are_numbers_at_a_call():
+    names = [f"x{number}" for number in range(70)]
+    nodes = [node("Shape", name, f"{name}_size") for name in names]
+    nodes += [node("Add", f"{name}_size {'x0_size' if name == 'x1' else f'{before}_sum'}", f"{name}_sum") for before, name in pairwise(names)]
+    nodes += [node("Mul", "x69_sum x69_sum", "square"), node("Mul", "square square", "power"), node("ConstantOfShape", "power", "z")]
+    nodes += [node("Shape", "z", "y")]
+    model = model_of(nodes, [info(name, FLOATS, [f"n{name}"]) for name in names], ["y"])
+    assert check_onnx(model) == []
+    assert ingot.compile(ingot.load_onnx(model))(*[FLOATS[:1]] * 70).tolist() == [70**4]
 
 
 def test_negative_powers_of_known_integers():
@@ -126,6 +159,23 @@ def test_a_function_needs_an_input_that_its_call_leaves_out():
     (problem,) = check_onnx(model_of([call], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=[add]))
     assert problem.code == "O110", problem
     assert "sum" in problem.node
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "parameters", "version", "code"),
+    [
+        ("x", "y", "a", 21, None),
+        ("x x", "y", "a", 21, "O110"),
+        ("x", "y more", "a", 21, "O110"),
+        ("x x", "y", "a a", 21, "O104"),
+        ("x", "y", "a", 999, "O108"),
+    ],
+)
+def test_a_function_that_is_called_as_it_is_not_made(inputs: str, outputs: str, parameters: str, version: int, code: str | None):
+    minus = helper.make_function("local", "Minus", parameters.split(), ["z"], [node("Neg", "a", "z")], [helper.make_opsetid("", version)])
+    call = node("Minus", inputs, outputs, domain="local")
+    problems = check_onnx(model_of([call], [info("x", FLOATS)], ["y"], domains={"local": 1}, functions=[minus]))
+    assert [p.code for p in problems] == ([code] if code else [])
 
 
 def test_an_empty_result_with_enormous_extents(worker: Worker):
