@@ -134,6 +134,8 @@ def test_results_stored_past_the_caches(kernel):
     [
         kernels.negate((5000,)),
         kernels.negate((9, 613)),
+        kernels.negate((3755,)),
+        kernels.negate((3744,)),
         kernels.negate((5,)),
         kernels.transpose((300, 1100), (1, 0)),
         kernels.softmax((5, 700)),
@@ -148,6 +150,10 @@ def test_results_past_the_caches_may_begin_anywhere_in_a_line(kernel, shift):
     if usual.recipe == "rows":
         staggered = {"streaming": True, "axis": 0, "chunk": 4, "staggered": True}
         stored.append(schedule(kernel, HOST, ScheduleOptions(decisions=staggered)))
+    if kernel.name.startswith("neg"):
+        for parts, run in ((2, 256), (8, 64)):  # in chunks, the last of them shorter than where the first line begins, or empty
+            chunks = {"streaming": True, "axis": 0, "chunk": 1248, "parts": parts, "run": run}
+            stored.append(schedule(kernel, HOST, ScheduleOptions(decisions=chunks)))
     found = []
     for each in (usual, *stored):
         outputs, around = [], []
