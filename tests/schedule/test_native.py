@@ -182,8 +182,11 @@ FAR = [replace(SMALL, has_few_line_buffers=few) for few in (False, True)]
         (kernels.reduce_axes((300_001,), ()), "few results"),
         (kernels.reduce_axes((301, 700), (0,)), "rows that no cache holds"),
         (kernels.reduce_axes((3, 401, 300), (0, 1), "max"), "rows that no cache holds"),
+        (kernels.reduce_axes((37, 90_001), (0,)), "rows that no cache holds"),
         (kernels.reduce_axes((1003, 90), (1,)), "along a kept axis"),
         (kernels.reduce_axes((1003, 90), (1,), "max"), "along a kept axis"),
+        (kernels.reduce_axes((460, 300), (1,)), "along a kept axis"),
+        (kernels.reduce_axes((460, 300), (1,), "max"), "along a kept axis"),
     ],
 )
 def test_what_no_cache_holds_is_added_up_in_the_same_order(kernel, reason):
@@ -191,8 +194,9 @@ def test_what_no_cache_holds_is_added_up_in_the_same_order(kernel, reason):
     found = []
     for target in (HOST, *FAR):
         scheduled = schedule(kernel, target)
-        assert target is HOST or reason in scheduled.reason
-        if "rows" in reason and target is not HOST:
+        longer = "rows" in reason and kernel.inputs[0].shape[-1] > 65536  # than two of them are in a chunk
+        assert target is HOST or reason in scheduled.reason or longer
+        if "rows" in reason and target is not HOST and (target.has_few_line_buffers or not longer):
             assert scheduled.decisions["together"] == (8 if target.has_few_line_buffers else 2)
         outputs = [guarded(array) for array in unset(kernel.outputs, {})]
         scratch = [guarded(array) for array in unset(scheduled.scratch, {})]
