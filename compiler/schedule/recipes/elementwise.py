@@ -22,6 +22,7 @@ from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.primitives import (
     LINE_BYTES,
+    PAGE,
     alternate,
     block,
     fetched_ahead,
@@ -47,7 +48,6 @@ PADDING = 16  # elements between its rows, so that they do not fall into the sam
 WRITTEN = 64  # of its elements that are stored at once: few enough lines that each is completed in its buffer
 SERIES = 256  # elements that are computed before it is the turn of the other half of a chunk
 SHORT_SERIES = 64  # the same where a core waits for memory with few lines at a time: no part of a chunk is left alone for long
-PAGE = 4096  # bytes after which addresses look alike to a load that must not overtake a store
 AHEAD = 1024  # bytes between what is computed and what is fetched
 SHORT_AHEAD = 512  # the same for short runs
 STREAMED_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when results bypass the caches
