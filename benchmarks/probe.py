@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -18,15 +18,49 @@ from benchmarks.measure import Effort, interleave
 from ingot.compiler.target import Target
 from ingot.runtime.storage import address_of, aligned_empty
 
+Call = Callable[[], object]
+
 _LANES_BYTES = 4
+_LINE = 64
 _UNROLL = 8
 _FMA_ROUNDS = 200_000
-_AHEAD = (2048, 1024)  # bytes that a copy in one series, and in several, asks for in advance
-_RUN = 1024  # bytes that are copied from one part of a block before the next
-_BLOCK = 512 << 10  # bytes whose halves, or parts, are read in turn
-# The same for a copy, by the number of parts: not at the same place of a page, or loads wait for stores that look like theirs.
-_COPIED = {2: _BLOCK + 4096, 4: _BLOCK + 4096, 8: _BLOCK + 8192}
-_SERIES = (2, 4, 8)  # parts of a block that are read in turn: which is fastest depends on the processor
+_BLOCK = 512 << 10  # bytes whose parts are read or copied in turn
+_SERIES = (1, 2, 4, 8, 16)  # parts that are read in turn: which is fastest depends on the processor
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A way to copy: `run` bytes from each of so many parts of a block in turn, past the caches or through them, with hints
+    so many bytes `ahead`."""
+
+    parts: int = 1
+    run: int = 1024
+    ahead: int = 0
+    past: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"copy_{self.parts}_{self.run}_{self.ahead}{'_past' if self.past else ''}"
+
+    @property
+    def block(self) -> int:
+        """Bytes whose parts are copied in turn; 0: there is one series, and a repeat copies the same again. Parts do not lie
+        at the same place of a page, or loads wait for stores that look like theirs."""
+        return _BLOCK + max(4096, 1024 * self.parts) if self.parts > 1 else 0
+
+    def counts(self, size: int) -> tuple[int, int]:
+        """(steps, repeats) for the most of so many bytes that are whole blocks or runs."""
+        return (self.block // (self.parts * self.run), size // self.block) if self.block else (size // self.run, 1)
+
+
+_REST = _Copy(1, 512)
+_COPIES = (
+    _Copy(past=False),
+    _REST,
+    _Copy(1, 1024, 2048),
+    *(_Copy(parts, 1024, 1024) for parts in (2, 4, 8)),
+    *(_Copy(parts, 256, 1024) for parts in (4, 8, 16)),
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +98,7 @@ def measure(effort: Effort) -> Machine:
     target = Target.host()
     chains = _chains(target)
     operations = 2.0 * chains * target.lanes(_LANES_BYTES) * _FMA_ROUNDS
-    fma = operations / _best(lambda: kernels.fma(_FMA_ROUNDS), effort) / 1e9
+    fma = operations / _best({"fma": lambda: kernels.fma(_FMA_ROUNDS)}, effort) / 1e9
     sizes = {
         "L1": target.l1_bytes // 2,
         "L2": target.l2_bytes // 2,
@@ -74,41 +108,75 @@ def measure(effort: Effort) -> Machine:
     return Machine(fma, tuple(_bandwidth(kernels, where, size, effort) for where, size in sizes.items()))
 
 
+def copies(into: np.ndarray, data: np.ndarray) -> dict[str, Call]:
+    """Every way that is known to copy an array into another one of the same size, wherever the two begin. One call moves
+    all of it, as fast as the machine does if this way suits it."""
+    return {way.name: functools.partial(_copy, way, into, data) for way in _COPIES}
+
+
+def reads(data: np.ndarray) -> dict[str, Call]:
+    """Every way that is known to read an array, but for less than a line at each end."""
+    return {f"read_{series}": functools.partial(_read, series, data) for series in _SERIES}
+
+
+def fastest(ways: Mapping[str, Call], effort: Effort, kept: int = 2) -> dict[str, Call]:
+    """The ways that were fastest in a short race; two, because a race on a busy machine may name the wrong one."""
+    found = interleave(ways, effort)
+    return {name: ways[name] for name in sorted(ways, key=lambda name: found[name].best)[:kept]}
+
+
+def _copy(way: _Copy, result: np.ndarray, array: np.ndarray) -> None:
+    into, data, size = address_of(result), address_of(array), array.nbytes
+    kernels, done = _kernels(), -into % _LINE
+    ctypes.memmove(into, data, min(done, size))
+    for each in (way, _REST):
+        steps, repeats = each.counts(max(0, size - done))
+        if steps * repeats:
+            kernels.copies[each](into + done, data + done, steps, repeats)
+            done += steps * repeats * each.parts * each.run
+    if done < size:
+        ctypes.memmove(into + done, data + done, size - done)
+
+
+def _read(series: int, array: np.ndarray) -> None:
+    data, size = address_of(array), array.nbytes
+    kernels, done = _kernels(), -data % _LINE
+    for parts in dict.fromkeys((series, 1)):
+        step = _read_step(parts)
+        left = max(0, size - done)
+        steps, repeats = (_BLOCK // step, left // _BLOCK) if parts > 1 else (left // step, 1)
+        if steps * repeats:
+            kernels.reads[parts](data + done, steps, repeats)
+            done += steps * repeats * step
+
+
+def _read_step(series: int) -> int:
+    """Bytes that a step of the loop reads."""
+    return max(_UNROLL, series) * Target.host().vector_bytes
+
+
 def _bandwidth(kernels: _Kernels, where: str, size: int, effort: Effort) -> Bandwidth:
     half = size // 2
     data, other = (aligned_empty((n,), np.dtype(np.uint8), n) for n in (size, half))
     data[:], other[:] = 1, 1
-    step = _UNROLL * Target.host().vector_bytes
-    repeats = max(1, (1 << 22) // size)
-    vectors = size // step
-    reads = []
+    if where == "memory":
+        read = max(bytes_ / _best(reads(data[:bytes_]), effort) for bytes_ in (size, half))
+        return Bandwidth(where, size, read / 1e9, 2 * half / _best(copies(other, data[:half]), effort) / 1e9)
+    repeats, source, into = max(1, (1 << 22) // size), address_of(data), address_of(other)
+    rates = []
     for bytes_ in (size, half):
-        steps = bytes_ // step
-        times = [_best(lambda steps=steps: kernels.read(address_of(data), steps, repeats), effort)]
-        if repeats == 1 and bytes_ % _BLOCK == 0:
-            blocks = bytes_ // _BLOCK
-            times += [
-                _best(lambda read=read, blocks=blocks: read(address_of(data), _BLOCK // step, blocks), effort)
-                for read in kernels.read_parts
-            ]
-        reads.append(steps * step * repeats / min(times) / 1e9)
-    copies = [
-        _best(lambda copy=copy: copy(address_of(other), address_of(data), vectors // 2, repeats), effort)
-        for copy in (kernels.copy, kernels.copy_past_caches, kernels.copy_fetched)
-    ]
-    rates = [2 * (vectors // 2) * step * repeats / seconds / 1e9 for seconds in copies]
-    for parts, bytes_ in _COPIED.items() if repeats == 1 else ():
-        steps, blocks, copy = bytes_ // (parts * _RUN), half // bytes_, kernels.copy_parts[parts]
-        if blocks:
-            seconds = _best(
-                lambda copy=copy, steps=steps, blocks=blocks: copy(address_of(other), address_of(data), steps, blocks), effort
-            )
-            rates.append(2 * blocks * bytes_ / seconds / 1e9)
-    return Bandwidth(where, size, max(reads), max(rates))
+        steps = bytes_ // _read_step(1)
+        seconds = _best({"read": lambda steps=steps: kernels.reads[1](source, steps, repeats)}, effort)
+        rates.append(steps * _read_step(1) * repeats / seconds)
+    single = {way: way.counts(half)[0] for way in _COPIES if not way.block}
+    calls = {w.name: lambda w=w, steps=steps: kernels.copies[w](into, source, steps, repeats) for w, steps in single.items()}
+    moved = 2 * min(way.run * steps for way, steps in single.items()) * repeats
+    return Bandwidth(where, size, max(rates) / 1e9, moved / _best(calls, effort) / 1e9)
 
 
-def _best(call: Callable[[], object], effort: Effort) -> float:
-    return interleave({"probe": call}, effort)["probe"].best
+def _best(calls: dict[str, Call], effort: Effort) -> float:
+    """The shortest time of any of them, each by itself: they do not disturb each other's caches."""
+    return min(interleave({name: call}, effort)[name].best for name, call in calls.items())
 
 
 # --- kernels --------------------------------------------------------------------------------------
@@ -117,12 +185,8 @@ def _best(call: Callable[[], object], effort: Effort) -> float:
 @dataclass(frozen=True)
 class _Kernels:
     fma: Callable[..., object]
-    read: Callable[..., object]
-    read_parts: tuple[Callable[..., object], ...]
-    copy: Callable[..., object]
-    copy_past_caches: Callable[..., object]
-    copy_fetched: Callable[..., object]
-    copy_parts: dict[int, Callable[..., object]]
+    reads: dict[int, Callable[..., object]]  # by the number of series
+    copies: dict[_Copy, Callable[..., object]]
     engine: object  # owns the code
 
 
@@ -134,15 +198,12 @@ def _kernels() -> _Kernels:
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3
     )
-    copies = [
-        _copy_text(target, "copy", ""),
-        _copy_text(target, "past", _STREAMED),
-        _copy_text(target, "fetched", _STREAMED, _AHEAD[0]),
-        *(_copy_text(target, f"copy{n}", _STREAMED, _AHEAD[1], size, n) for n, size in _COPIED.items()),
+    texts = [
+        _fma_text(target),
+        *(_read_text(target, series) for series in _SERIES),
+        *(_copy_text(target, way) for way in _COPIES),
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
     ]
-    reads = [_read_text(target, "read"), *(_read_text(target, f"parts{n}", _BLOCK, n) for n in _SERIES)]
-    texts = [_fma_text(target), *reads, *copies]
     module = llvm.parse_assembly("\n".join([*texts, "!0 = !{i32 1}"]))
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
@@ -153,17 +214,10 @@ def _kernels() -> _Kernels:
 
     return _Kernels(
         function("fma", 1),
-        function("read", 3),
-        tuple(function(f"parts{n}", 3) for n in _SERIES),
-        function("copy", 4),
-        function("past", 4),
-        function("fetched", 4),
-        {n: function(f"copy{n}", 4) for n in _COPIED},
+        {series: function(f"read_{series}", 3) for series in _SERIES},
+        {way: function(way.name, 4) for way in _COPIES},
         engine,
     )
-
-
-_STREAMED = ", !nontemporal !0"
 
 
 def _chains(target: Target) -> int:
@@ -230,11 +284,12 @@ def _nest(name: str, parameters: str, vectors: str, body: list[str], accumulator
     )
 
 
-def _read_text(target: Target, name: str, block: int = 0, series: int = 1) -> str:
-    """Every vector once; or, of one block in each repeat, vectors from its parts in turn."""
+def _read_text(target: Target, series: int) -> str:
+    """Every vector once; in several series, of one block in each repeat, vectors from its parts in turn."""
     vector = f"<{target.lanes(8)} x i64>"
+    name, block, unroll = f"read_{series}", _BLOCK if series > 1 else 0, max(_UNROLL, series)
     body, accumulators, after = [f"  %base = mul i64 %r, {block}"], [], ['  call void asm sideeffect "", "~{memory}"()']
-    for n in range(_UNROLL):
+    for n in range(unroll):
         number, part = divmod(n, series)
         accumulators.append(f"  %a{n} = phi {vector} [zeroinitializer, %outer], [%b{n}, %loop]")
         body += [
@@ -246,21 +301,19 @@ def _read_text(target: Target, name: str, block: int = 0, series: int = 1) -> st
         ]
         after.append(f"  store volatile {vector} %b{n}, ptr @{name}_sink")
     sink = f"@{name}_sink = global {vector} zeroinitializer\n"
-    return sink + _nest(name, "ptr %data", str(_UNROLL // series * target.vector_bytes), body, accumulators, after)
+    return sink + _nest(name, "ptr %data", str(unroll // series * target.vector_bytes), body, accumulators, after)
 
 
-def _copy_text(target: Target, name: str, streamed: str, ahead: int = 0, block: int = 0, parts: int = 2) -> str:
-    """`ahead`: bytes between what is copied and what is asked for. `block`: in each repeat one of so many bytes, from its
-    parts in turn."""
+def _copy_text(target: Target, way: _Copy) -> str:
+    """What is stored begins at a line; what is loaded may begin anywhere."""
     vector = f"<{target.lanes(8)} x i64>"
-    step = _RUN if block else _UNROLL * target.vector_bytes
-    body = [f"  %base = mul i64 %r, {block}"]
-    together = 2 * 64  # bytes that are loaded, then stored
-    for start in range(0, block or 1, block // parts or 1):
-        for group in range(start, start + step, together):
-            for line in range(group, group + together if ahead else 0, 64):
+    body = [f"  %base = mul i64 %r, {way.block}"]
+    together = 2 * _LINE  # bytes that are loaded, then stored
+    for start in range(0, way.block or 1, way.block // way.parts or 1):
+        for group in range(start, start + way.run, together):
+            for line in range(group, group + together if way.ahead else 0, _LINE):
                 body += [
-                    f"  %k{line} = add i64 %base, {ahead + line}",
+                    f"  %k{line} = add i64 %base, {way.ahead + line}",
                     f"  %l{line} = add i64 %at, %k{line}",
                     f"  %h{line} = getelementptr i8, ptr %data, i64 %l{line}",
                     f"  call void @llvm.prefetch.p0(ptr %h{line}, i32 0, i32 3, i32 1)",
@@ -272,8 +325,9 @@ def _copy_text(target: Target, name: str, streamed: str, ahead: int = 0, block: 
                     f"  %o{place} = add i64 %at, %f{place}",
                     f"  %p{place} = getelementptr i8, ptr %data, i64 %o{place}",
                     f"  %q{place} = getelementptr i8, ptr %into, i64 %o{place}",
-                    f"  %v{place} = load {vector}, ptr %p{place}, align {target.vector_bytes}",
+                    f"  %v{place} = load {vector}, ptr %p{place}, align 1",
                 ]
+            streamed = ", !nontemporal !0" if way.past else ""
             for place in places:
                 body.append(f"  store {vector} %v{place}, ptr %q{place}, align {target.vector_bytes}{streamed}")
-    return _nest(name, "ptr %into, ptr %data", str(step), body, [], [])
+    return _nest(way.name, "ptr %into, ptr %data", str(way.run), body, [], [])

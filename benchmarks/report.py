@@ -48,7 +48,8 @@ def race_table(suite: Suite) -> tuple[list[str], list[list[str]]]:
     names = _contender_names(suite)
     shares = any(row.limit for row in suite.rows)
     header = ["", *names, f"{OURS} median", "ratio", "median ratio"]
-    header += ["of limit", "limit"] if shares else []
+    medians = any(row.limit_median for row in suite.rows)
+    header += ["of limit", *(["of limit, medians"] if medians else []), "limit"] if shares else []
     header += ["error"]
     body = []
     for row in suite.rows:
@@ -56,7 +57,8 @@ def race_table(suite: Suite) -> tuple[list[str], list[list[str]]]:
         cells.append(shown(row.ours.median, suite.name, row.operations) if row.ours else "")
         cells += [f"{ratio:.2f}" if ratio is not None else "" for ratio in (row.ratio, row.median_ratio)]
         if shares:
-            cells += [f"{100 * row.share:.0f} %" if row.share is not None else "", row.limited_by]
+            found = [row.share, *([row.median_share] if medians else [])]
+            cells += [*(f"{100 * share:.0f} %" if share is not None else "" for share in found), row.limited_by]
         cells.append(_error(row.contenders.get(OURS)))
         body.append(cells)
     return header, body

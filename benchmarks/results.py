@@ -39,6 +39,7 @@ class Result:
     title: str
     contenders: dict[str, Contender] = field(default_factory=dict)
     limit: float | None = None  # seconds that the machine needs at least
+    limit_median: float | None = None  # the same as a median, if the limit took turns with the contenders
     limited_by: str = ""
     operations: float = 0.0
     values: dict[str, Any] = field(default_factory=dict)
@@ -75,6 +76,11 @@ class Result:
     def share(self) -> float | None:
         """Of the machine's limit, 0 to 1; algorithms that compute less than the definition can pass 1."""
         return self.limit / self.ours.best if self.limit and self.ours else None
+
+    @property
+    def median_share(self) -> float | None:
+        """The same for medians, where the limit was measured in the same minutes."""
+        return self.limit_median / self.ours.median if self.limit_median and self.ours else None
 
     def to_json(self) -> dict[str, Any]:
         return _plain(asdict(self))

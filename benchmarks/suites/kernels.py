@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import numpy as np
 import onnx
 
 import ingot
-from benchmarks import peers
+from benchmarks import peers, probe
 from benchmarks.peers import OnnxPeer, TorchEager
 from benchmarks.results import OURS, Result
 from benchmarks.rows import Convolution, Gemm, Row, Stream
@@ -196,15 +198,16 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {  # Ingot
 
 
 def run_stream(row: Stream, setting: Setting) -> Result:
-    """An array far larger than the caches, and an output given by the caller: no time goes to fresh pages."""
+    """An array far larger than the caches, and an output given by the caller: no time goes to fresh pages. The limit is the
+    fastest way to copy, or to read, the same arrays."""
     ours, theirs = FUNCTIONS[row.function]
     arrays = [np.abs(normal(row.rows, row.columns, seed=seed)) + np.float32(0.1) for seed in range(int(row.reads))]
     size = 4.0 * row.rows * row.columns
+    types = [ingot.f32[row.rows, row.columns]] * len(arrays)
+    executable = ingot.compile(ours, *types, threads=setting.threads)
+    out = np.empty(executable.outputs[0].static_shape or (), np.float32)
 
     def build() -> Call:
-        types = [ingot.f32[row.rows, row.columns]] * len(arrays)
-        executable = ingot.compile(ours, *types, threads=setting.threads)
-        out = np.empty(executable.outputs[0].static_shape or (), np.float32)
         return lambda: executable(*arrays, out=out)
 
     entries = {OURS: Entry(build)}
@@ -213,7 +216,22 @@ def run_stream(row: Stream, setting: Setting) -> Result:
         entries["torch"] = Entry(lambda: _torch_call(setting, theirs, *arrays), _to_numpy)
         wide = _torch_call(setting, theirs, *(array.astype(np.float64) for array in arrays))
         expected = _to_numpy(wide())
-    return race(row, entries, expected, TOLERANCE, setting, Work(0.0, row.reads * size, row.writes * size))
+    work = Work(0.0, row.reads * size, row.writes * size)
+    return race(row, entries, expected, TOLERANCE, setting, work, _moving(arrays, out, setting))
+
+
+def _moving(arrays: list[np.ndarray], out: np.ndarray, setting: Setting) -> dict[str, Call]:
+    """The fastest ways to move what the row moves: the first array is copied if the result is as large, others are read."""
+    short = replace(setting.effort, seconds=setting.effort.seconds / 4)
+    ways: list[dict[str, Call]] = []
+    for number, array in enumerate(arrays):
+        copied = number == 0 and out.nbytes == array.nbytes
+        ways.append(probe.fastest(probe.copies(out, array) if copied else probe.reads(array), short))
+    return {" and ".join(names): _in_order([each[n] for each, n in zip(ways, names, strict=True)]) for names in itertools.product(*ways)}
+
+
+def _in_order(calls: list[Call]) -> Call:
+    return lambda: [call() for call in calls]
 
 
 # --- the cost of a call ---------------------------------------------------------------------------

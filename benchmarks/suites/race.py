@@ -48,8 +48,11 @@ def race(
     tolerance: float,
     setting: Setting,
     work: Work | None = None,
+    limits: Mapping[str, Call] | None = None,
 ) -> Result:
-    """The row's result. An entry that fails, or whose result is wrong, says so in place of its time."""
+    """The row's result. An entry that fails, or whose result is wrong, says so in place of its time. `limits` are ways of
+    moving the same bytes, of which the fastest is the row's limit: they take turns with the entries, because the speed of
+    a memory that others use changes within minutes."""
     result = Result(row.key, row.title)
     if work is not None:
         result.limit, result.limited_by = work.limit(setting.machine, setting.threads)
@@ -69,9 +72,14 @@ def race(
             contender.failure = str(why)
         except Exception as error:
             contender.failure = describe(error)
-    for name, timing in measure.interleave(calls, setting.effort).items():
-        contender = result.contenders[name]
+    limits = {f"limit: {name}": call for name, call in (limits or {}).items()}
+    timings = measure.interleave({**calls, **limits}, setting.effort)
+    for name in calls:
+        contender, timing = result.contenders[name], timings[name]
         contender.best, contender.median, contender.calls = timing.best, timing.median, timing.calls
+    if limits:
+        result.limit = min(timings[name].best for name in limits)
+        result.limit_median = min(timings[name].median for name in limits)
     return result
 
 

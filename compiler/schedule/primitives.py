@@ -36,6 +36,7 @@ from ingot.compiler.schedule import build, dependence, scalars
 from ingot.compiler.schedule.statements import bound_buffers, copy, loads_in, rewrite_loads, stores, with_body
 
 LINE_BYTES = 64
+PAGE = 4096  # bytes after which addresses look alike to a load that must not overtake a store
 
 Rewrite = Callable[[For], "Sequence[Statement] | Statement"]
 
@@ -150,19 +151,22 @@ def peel(loop: For, count: Dim) -> tuple[For, For]:
     )
 
 
-def alternate(loop: For, parts: int = 2) -> For:
-    """for v in n { S(v) }  ->  for i in ceil(n/p) { for h in p { S(ceil(n/p)*h + i) } }      the last h only if it is < n
+def alternate(loop: For, parts: int = 2) -> tuple[Statement, ...]:
+    """for v in n { S(v) }  ->  for i in n//p { for h in p { S(n//p*h + i) } }  and  for r in n%p { S(n//p*p + r) }
 
     when iterations are independent.
     """
     _require_serial(loop, "alternate")
     _require_independent(loop, "alternate")
-    part = symbolic.ceildiv(loop.extent, parts)
+    part, rest = loop.extent // parts, loop.extent % parts
     place = symbolic.Variable(f"{name_of(loop)}_p", 0, part - 1)
-    sides = loop.extent - part + 1 - place if parts == 2 else symbolic.ceildiv(loop.extent - place, part)
-    sides = symbolic.minimum(parts, sides)
-    side = symbolic.Variable(f"{name_of(loop)}_h", 0, sides - 1)
-    return For(place, part, (For(side, sides, copy(loop.body, {loop.variable: side * part + place})),))
+    side = symbolic.Variable(f"{name_of(loop)}_h", 0, parts - 1)
+    last = symbolic.Variable(f"{name_of(loop)}_r", 0, rest - 1)
+    inner = For(side, parts, copy(loop.body, {loop.variable: side * part + place}))
+    return (
+        *((For(place, part, (inner,)),) if part != 0 else ()),
+        *((For(last, rest, copy(loop.body, {loop.variable: part * parts + last})),) if rest != 0 else ()),
+    )
 
 
 def reorder(loop: For) -> For:
@@ -388,6 +392,11 @@ def in_later_steps(variable: Dim, steps: int) -> Later:
         return moved if isinstance(moved, Load) else None
 
     return later
+
+
+def further(bytes_: int) -> Later:
+    """Asks for what lies so many bytes further on."""
+    return lambda load: Load(load.buffer, (*load.index[:-1], load.index[-1] + bytes_ // load.dtype.itemsize))
 
 
 def fetched_ahead(

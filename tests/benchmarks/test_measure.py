@@ -82,6 +82,20 @@ def test_a_race_keeps_out_what_is_wrong_or_fails():
     assert result.limited_by == "FMA"
 
 
+def test_a_limit_takes_turns_with_the_entries():
+    calls = []
+    entry = Entry(lambda: lambda: calls.append("ours"))
+    ways = {"fast": lambda: calls.append("fast"), "slow": lambda: (calls.append("slow"), sum(range(1000)))}
+    result = race(ROW, {"Ingot": entry}, None, 1.0, SETTING, Work(0.0, 1e8, 1e8), ways)
+    assert list(result.contenders) == ["Ingot"]
+    assert {"ours", "fast", "slow"} == set(calls[len(calls) // 2 :])
+    assert 0 < (result.limit or 0) < 0.008  # not the one that was measured before
+    assert (result.limit or 0) <= (result.limit_median or 0)
+    assert (result.share or 0) > 0
+    assert (result.median_share or 0) > 0
+    assert result.limited_by == "memory copy"
+
+
 def test_the_limit_is_the_slower_of_computing_and_moving():
     seconds, by = Work(1.0, read=1e8, written=1e8).limit(MACHINE)
     assert by == "memory copy"

@@ -54,6 +54,13 @@ def test_markdown_shows_times_ratio_and_failures():
     assert "a broken row: Ingot: TypeError" in text
 
 
+def test_a_limit_that_took_turns_is_compared_with_medians_too():
+    row = Result("s", "a sum", {"Ingot": Contender(0.001, 0.002, 10)}, limit=0.0009, limit_median=0.0015, limited_by="memory read")
+    header, (cells,) = report.race_table(suite(row, name="stream"))
+    assert (cells[header.index("of limit")], cells[header.index("of limit, medians")]) == ("90 %", "75 %")
+    assert "of limit, medians" not in report.race_table(suite(FAST))[0]
+
+
 def test_rates_for_products():
     row = Result("p", "p", {"Ingot": FAST.contenders["Ingot"]}, operations=9e7)
     header, (cells,) = report.race_table(suite(row, name="gemm"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from ingot.compiler.ir.tensor import Definition, Kernel, axes
 from ingot.compiler.ir.types import f32, f64
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.schedule.recipes import elementwise
+from ingot.compiler.target import Target
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, assert_close, check, inputs_of
 
@@ -119,6 +122,27 @@ def test_the_halves_of_a_chunk_that_bypasses_the_caches_are_half_a_page_apart():
     (group,) = schedule(kernel, TARGET, ScheduleOptions(leaving=True)).decisions["groups"]
     assert group["chunk"] // 2 * 4 % elementwise.PAGE == elementwise.PAGE // 2
     assert abs(group["chunk"] * 8 - elementwise.STREAMED_CHUNK) <= 4 * elementwise.PAGE
+
+
+def test_where_requests_must_not_pause_eight_parts_take_short_turns():
+    """Each at another place of a page, each asked for a little ahead, and no chunk ends in the middle of a line."""
+    target = replace(Target.named("x86-64-v4"), has_few_line_buffers=True)
+    scheduled = schedule(kernels.negate((4 * target.l3_bytes,)), target, ScheduleOptions(leaving=True))
+    (group,) = scheduled.decisions["groups"]
+    assert (group["parts"], group["run"], group["ahead"]) == (8, 64, 512)
+    places = {part * group["chunk"] // 8 * 4 % elementwise.PAGE for part in range(8)}
+    assert places == set(range(0, elementwise.PAGE, 512))
+    assert group["chunk"] % (8 * 64) == 0
+    hints = [s for s in walk(scheduled.function.body) if isinstance(s, Prefetch)]
+    assert len(hints) == 8  # four lines in the loop over the parts, four in that over what is left
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 100, 511, 512, 513, 5000])
+@pytest.mark.parametrize("parts", [2, 8])
+def test_chunks_of_parts_that_take_turns_are_the_same(count, parts):
+    decisions = {"streaming": True, "axis": 0, "chunk": 1024, "parts": parts, "run": 64}
+    check(kernels.negate((count,)), decisions=decisions)
+    check(kernels.negate((count,)), decisions=decisions, target=Target.named("x86-64-v4"))
 
 
 def test_what_may_overwrite_its_input_is_not_streamed():

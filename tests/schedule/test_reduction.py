@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingot.compiler.ir.interpret import run_function
-from ingot.compiler.ir.loops import SECOND_CACHE, For, Prefetch, walk
+from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, For, Prefetch, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.schedule.recipes import reduction
@@ -110,6 +110,32 @@ def test_columns_are_summed_a_row_of_each_of_four_chunks_at_a_time(shape):
     one = schedule(kernel, lines, ScheduleOptions(decisions={"width": four.decisions["width"]}))
     together, apart = (run(s, kernel, inputs, {})[0] for s in (four, one))
     np.testing.assert_array_equal(together.view(np.uint32), apart.view(np.uint32))
+
+
+@pytest.mark.parametrize("combiner", ["sum", "max"])
+@pytest.mark.parametrize("shape", [(1100, 144), (1024, 160), (300, 501), (230, 640)])
+def test_columns_are_reduced_in_eight_series_where_requests_must_not_pause(shape, combiner):
+    """In eight chunks at a time, then four, then one; maxima in chunks too. The same bits as without."""
+    kernel = kernels.reduce_axes(shape, (1,), combiner)
+    few = replace(TARGET, has_few_line_buffers=True)
+    eight, usual = schedule(kernel, few), schedule(kernel, TARGET)
+    sweeps = [s for s in walk(eight.function.body) if isinstance(s, For) and s.kind == "vector"]
+    places = [{load.index[0] for load in loads_in(s.body) if load.buffer.name == "x"} for s in sweeps]
+    assert {reduction.MANY_STRIP_CHUNKS, reduction.STRIP_CHUNKS} & set(map(len, places))
+    assert FIRST_CACHE in {s.locality for s in walk(eight.function.body) if isinstance(s, Prefetch)}
+    inputs = inputs_of(kernel, {})
+    together, apart = (run(s, kernel, inputs, {})[0] for s in (eight, usual))
+    np.testing.assert_array_equal(bits(together), bits(apart))
+
+
+def test_series_of_a_sum_are_asked_for_ahead_where_requests_must_not_pause():
+    """Not those of one that a cache holds."""
+    few = replace(TARGET, has_few_line_buffers=True)
+    for count, hinted in ((TARGET.l3_bytes, True), (40_000, False)):
+        for kernel in (kernels.reduce_axes((count,), ()), kernels.reduce_axes((count // 1000, 1000), (0,))):
+            body = schedule(kernel, few).function.body
+            assert any(isinstance(s, Prefetch) for s in walk(body)) == hinted, kernel
+            assert not any(isinstance(s, Prefetch) for s in walk(schedule(kernel, TARGET).function.body))
 
 
 def test_rows_that_are_summed_by_column_are_asked_for_before_their_turn():

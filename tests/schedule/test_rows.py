@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.interpret import run_function, run_kernel
 from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
 from ingot.compiler.ir.scalar import Buffer, Load, apply
@@ -148,7 +150,8 @@ def test_rows_that_take_turns_are_the_same(columns, chunk):
 
 
 def test_the_sweeps_of_several_rows_go_on_side_by_side_where_requests_must_not_pause():
-    """Not where results stay in a cache, nor in rows that are too long for the first cache, or too short."""
+    """Not where results stay in a cache, nor in rows that are too short, or too long for the second cache, or for the stack
+    if something of their length is kept."""
     target = replace(Target.named("x86-64-v4"), has_few_line_buffers=True, l1_bytes=48 << 10)
     rows = target.l3_bytes // 4096 + 1
 
@@ -159,7 +162,10 @@ def test_the_sweeps_of_several_rows_go_on_side_by_side_where_requests_must_not_p
     assert staggered(kernels.layer_norm((rows, 1024), 1024))
     assert not staggered(kernels.softmax((rows, 1024)), leaving=False)
     assert not staggered(kernels.softmax((8, 1024)))
-    assert not staggered(kernels.softmax((rows, 4096)))
+    assert staggered(kernels.softmax((rows, 4096)))
+    assert not staggered(kernels.softmax((rows, 10000)))
+    assert staggered(kernels.layer_norm((rows, 10000), 10000))
+    assert not staggered(kernels.layer_norm((rows, 50257), 50257))
     assert not staggered(kernels.softmax((64 * rows, 100)))
     assert not staggered(kernels.softmax((rows, 1024)), target=Target.named("x86-64-v4"))
     assert not staggered(kernels.softmax((rows, 1024)), target=TARGET)
@@ -167,6 +173,26 @@ def test_the_sweeps_of_several_rows_go_on_side_by_side_where_requests_must_not_p
     kept = {s.buffer.name: s.buffer.shape for s in walk(scheduled.function.body) if isinstance(s, Alloc)}
     assert kept["e"] == (2, 1024)
     assert {s.buffer.name for s in walk(scheduled.function.body) if isinstance(s, Prefetch)} == {"x"}
+
+
+def test_rows_that_are_staggered_ask_for_eight_pages_whatever_their_length():
+    """Each line of what follows is asked for once, if rows are whole groups of vectors."""
+    target = replace(Target.named("x86-64-v4"), has_few_line_buffers=True, l1_bytes=48 << 10)
+    kernel = kernels.layer_norm((40, 768), 768)
+    decisions = {"streaming": True, "staggered": True, "axis": 0, "chunk": 40}
+    scheduled = schedule(kernel, target, ScheduleOptions(decisions=decisions))
+    hints = [s for s in walk(scheduled.function.body) if isinstance(s, Prefetch)]
+    assert len(hints) == 4
+    (loop,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and hints[0] in s.body]
+    (around,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and loop in s.body]
+    (rows,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and s.extent == 42]
+    asked = [
+        symbolic.evaluate(hint.index[1], {rows.variable: row, around.variable: block, loop.variable: group})
+        for row, block, group in itertools.product(range(40), range(2), range(6))
+        for hint in hints
+    ]
+    assert len(set(asked)) == len(asked) == 40 * 768 // 16
+    assert set(range(8 * 1024, 40 * 768, 16)) <= set(asked)  # all but what was asked for before
 
 
 @pytest.mark.parametrize("columns", [64, 255, 512, 700, 1100])

@@ -8,6 +8,7 @@ one. The order in which one result is accumulated is that of `rows` (lanes.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Statement, Store
@@ -18,13 +19,16 @@ from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, scheduled_reduction
 from ingot.compiler.schedule.lanes import Chunking
+from ingot.compiler.schedule.primitives import fetched_ahead, further
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.target import Target
 
 FEW_RESULTS = 16  # fewer than this leave threads without work, unless they take parts of one
 FAR_CHUNK = 512 << 10  # bytes that one thread reads at a time where no cache holds them
+LONG_ROWS = 4  # times as many as are gathered at once leave threads enough to do, even if a chunk is only these
 SERIES = 2  # chunks or rows at once
 MANY_SERIES = 8  # the same where a core waits for memory with few lines at a time: its prefetching follows each of them
+AHEAD = 1024  # bytes between what is gathered then and what is asked for
 
 
 def recipe(
@@ -83,9 +87,10 @@ def _lane_parts(
         every = [accumulator for each in series for accumulator in each.accumulators]
         point, (_, extents) = _points_of(series, target), ranges[0]
         zeros = (0,) * len(extents)
+        gathered = lanes.chunk_body(extents, zeros, width, every, point, [a.total for a in every])
         return (
             *(s for accumulator in every for s in lanes.declare(accumulator)),
-            *lanes.chunk_body(extents, zeros, width, every, point, [a.total for a in every]),
+            *(_asked_for(gathered, target) if len(places) > 1 else gathered),
             *build.loop("l", width, save, "vector", width),
         )
 
@@ -136,6 +141,11 @@ def _points_of(series: Sequence[_Series], target: Target) -> lanes.RowPoint:
     return lambda index, slot: [s for each in series for s in each.point(index, slot, target)]
 
 
+def _asked_for(statements: Sequence[Statement], target: Target) -> tuple[Statement, ...]:
+    """Each series a little ahead, where a core waits for memory with few lines at a time."""
+    return fetched_ahead(statements, further(AHEAD)) if target.has_few_line_buffers else tuple(statements)
+
+
 def _series(target: Target) -> int:
     return MANY_SERIES if target.has_few_line_buffers else SERIES
 
@@ -168,6 +178,8 @@ def _paired_rows(
     row = symbolic.product(form.reduced_extents) * sum(a.dtype.itemsize for a in form.accumulations)
     cut = partition.cut(form.kept_extents, row, chunk=FAR_CHUNK) if isinstance(row, int) else None
     many = _series(target)
+    if cut is not None and target.has_few_line_buffers and symbolic.less(LONG_ROWS * many, form.kept_extents[-1]) is True:
+        cut = replace(cut, block=max(many, cut.block))
     if cut is None or cut.axis != len(form.kept) - 1 or cut.block < many:
         return None
 
@@ -176,7 +188,7 @@ def _paired_rows(
         series = [_Series(form, place, zeros, width, _space(places, form, target)) for place in places]
         every = [accumulator for each in series for accumulator in each.accumulators]
         result = [s for a in every for s in lanes.declare(a)]
-        result += lanes.reduce_axes(form.reduced_extents, width, every, _points_of(series, target))
+        result += _asked_for(lanes.reduce_axes(form.reduced_extents, width, every, _points_of(series, target)), target)
         for each in series:
             totals = zip(form.accumulations, each.accumulators, strict=True)
             result += form.finish({a.mark: lanes.across(b, width) for a, b in totals}, each.fixed)

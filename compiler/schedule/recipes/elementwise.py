@@ -22,11 +22,14 @@ from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.primitives import (
     LINE_BYTES,
+    PAGE,
     alternate,
     block,
     fetched_ahead,
+    further,
     fuse,
     join,
+    name_of,
     only_inner,
     parallelize,
     peel,
@@ -44,11 +47,12 @@ STAGED_ROWS, STAGED_COLUMNS = 256, 256  # of a transposed block on its way past 
 PADDING = 16  # elements between its rows, so that they do not fall into the same sets
 WRITTEN = 64  # of its elements that are stored at once: few enough lines that each is completed in its buffer
 SERIES = 256  # elements that are computed before it is the turn of the other half of a chunk
-PAGE = 4096  # bytes after which addresses look alike to a load that must not overtake a store
+SHORT_SERIES = 64  # the same where a core waits for memory with few lines at a time: no part of a chunk is left alone for long
 AHEAD = 1024  # bytes between what is computed and what is fetched
+SHORT_AHEAD = 512  # the same for short runs
 STREAMED_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when results bypass the caches
 PARTS = 2  # of a chunk that are computed in turn then: two series of addresses arrive faster than one
-MANY_PARTS = 4  # the same where a core waits for memory with few lines at a time: its prefetching follows each of them
+MANY_PARTS = 8  # the same where a core waits for memory with few lines at a time: its prefetching follows each of them
 UNROLL = 4  # vectors at a time
 CHEAP = 6  # cost of an element from which on their instructions take turns: the latency of one hides behind the others
 
@@ -66,6 +70,8 @@ class ElementwiseDecision:
     squares: bool = False  # whether these operands are transposed in registers
     streaming: bool = False  # stores bypass the caches
     parts: int = 2  # of a chunk, from which a few elements are computed in turn when they do
+    run: int = SERIES  # how many elements
+    ahead: int = AHEAD  # bytes between what is computed and what is asked for then
     locality: int = FIRST_CACHE  # where what is asked for in advance goes to then
 
 
@@ -176,37 +182,38 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
     tile_axis = _tile_axis(points)
     squares = tile_axis >= 0 and _in_squares(points, tile_axis)
     streaming = options.leaving and (tile_axis < 0 or squares) and streams(points, target)
+    parts, run, ahead, locality = _series(points, target)
     axis, chunk = -1, 0
     if options.parallel and points.extents:
-        units = [1] * (len(points.extents) - 1) + [SERIES if streaming else width * UNROLL]
+        units = [1] * (len(points.extents) - 1) + [run if streaming else width * UNROLL]
         weight = partition.weight_of(points.stores, points.values, computing=not streaming)
         cut = partition.cut(points.extents, weight, units, chunk=STREAMED_CHUNK if streaming else None)
         axis, chunk = (cut.axis, cut.block) if cut is not None else (-1, 0)
         if streaming and axis == len(points.extents) - 1:
-            chunk = _out_of_step(chunk, points, SERIES)
+            chunk = _out_of_step(chunk, points, run, parts)
         if chunk and squares:
             axis, chunk = _square_chunks(points, tile_axis, STAGED_COLUMNS if streaming else TILE)
         elif chunk and tile_axis >= 0:
             axis, chunk = tile_axis, TILE
     return ElementwiseDecision(
-        width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, squares, streaming, *_series(points, target)
+        width, UNROLL, cost > CHEAP, axis, chunk, tile_axis, squares, streaming, parts, run, ahead, locality
     )
 
 
-def _series(points: Points, target: Target) -> tuple[int, int]:
-    """(parts, locality): hints for several operands make each other wait in the first cache, unless all requests wait for
+def _series(points: Points, target: Target) -> tuple[int, int, int, int]:
+    """(parts, run, ahead, locality): hints for several operands make each other wait in the first cache, unless all requests wait for
     the same few lines anyway."""
     if target.has_few_line_buffers:
-        return MANY_PARTS, FIRST_CACHE
-    return PARTS, SECOND_CACHE if _large_operands(points) > 1 else FIRST_CACHE
+        return MANY_PARTS, SHORT_SERIES, SHORT_AHEAD, FIRST_CACHE
+    return PARTS, SERIES, AHEAD, SECOND_CACHE if _large_operands(points) > 1 else FIRST_CACHE
 
 
-def _out_of_step(chunk: int, points: Points, unit: int) -> int:
-    """A chunk that is a little longer, so that its halves lie half a page apart: large arrays begin at the same place of a
-    page, and a load from one half would wait for stores to the other that only look as if they were to its address."""
+def _out_of_step(chunk: int, points: Points, run: int, parts: int) -> int:
+    """A chunk of about this size whose parts lie at different places of a page: large arrays begin at the same place of a
+    page, and a load from one part would wait for stores to another that only look as if they were to its address."""
     size = max(store.buffer.dtype.itemsize for store in points.stores)
-    half = PAGE // (2 * size)  # elements
-    return chunk if half % unit else chunk // (4 * half) * (4 * half) + 2 * half
+    page = PAGE // size  # elements
+    return chunk if page % (parts * run) else max(1, chunk // (parts * page)) * (parts * page) + page
 
 
 def streams(points: Points, target: Target) -> bool:
@@ -277,8 +284,7 @@ def nest(points: Points, decision: ElementwiseDecision) -> tuple[Statement, ...]
     elif decision.tile_axis >= 0:
         statements = _tile(For(points.variables[axes[-1]], points.extents[axes.pop()], (loop,)), decision)
     elif decision.chunk and decision.axis == last:
-        blocks = parallelize(block(loop, decision.chunk))
-        statements = (with_body(blocks, _innermost(only_inner(blocks, "strip"), decision, chunked=True)),)
+        statements = _streamed_chunks(loop, decision) if decision.streaming else _chunks(loop, decision)
     else:
         statements = _innermost(loop, decision)
     for axis in reversed(axes):
@@ -292,7 +298,7 @@ def _outer(loop: For, axis: int, decision: ElementwiseDecision) -> For:
         return loop
     if axis == decision.axis and decision.chunk > 1:
         blocks = parallelize(block(loop, decision.chunk))
-        return with_body(blocks, (alternate(only_inner(blocks, "stream"), decision.parts),)) if decision.streaming else blocks
+        return with_body(blocks, alternate(only_inner(blocks, "stream"), decision.parts)) if decision.streaming else blocks
     if axis == decision.axis:
         return parallelize(loop)
     return fuse(parallelize(loop))
@@ -422,29 +428,53 @@ def _row_of(lanes: Callable[[Dim, Dim, Dim], tuple[Statement, ...]], row: Dim, w
     return (*vectors, *lanes(row, width // size * size, width % size))
 
 
-def _innermost(loop: For, decision: ElementwiseDecision, chunked: bool = False) -> tuple[Statement, ...]:
+def _innermost(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
     if not decision.streaming:
         return strip(loop, decision.width, decision.unroll, decision.interleaved)
-    return _streamed(loop, decision, chunked)
+    first, rest = peel(loop, _until_line(loop))
+    return (*strip(first, decision.width), *_streamed(rest, decision))
 
 
-def _streamed(loop: For, decision: ElementwiseDecision, chunked: bool) -> tuple[Statement, ...]:
+def _chunks(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+    blocks = parallelize(block(loop, decision.chunk))
+    return (with_body(blocks, _innermost(only_inner(blocks, "strip"), decision)),)
+
+
+def _streamed_chunks(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
+    """Chunks that begin where a line of the result does. The first elements, up to where the first line begins, belong to
+    the first chunk and are stored as usual: a line that is stored past the caches in two parts is written to memory twice."""
+    first, rest = peel(loop, _until_line(loop))
+
+    def chunk(number: Dim) -> tuple[Statement, ...]:
+        start = number * decision.chunk
+        count = symbolic.maximum(0, symbolic.minimum(decision.chunk, rest.extent - start))
+        place = symbolic.Variable(name_of(loop), 0, count - 1)
+        inner = For(place, count, copy(rest.body, {rest.variable: start + place}))
+        before = copy(strip(first, decision.width))
+        return (If(predicate(number, "eq", 0), before), *_streamed(inner, decision, decision.parts))
+
+    number = symbolic.Variable("chunk", 0, symbolic.ceildiv(loop.extent, decision.chunk) - 1)
+    return (For(number, symbolic.ceildiv(loop.extent, decision.chunk), chunk(number), "parallel"),)
+
+
+def _streamed(loop: For, decision: ElementwiseDecision, parts: int = 1) -> tuple[Statement, ...]:
     """for v { y[v] = f(v) }  ->  for blocks of v { for v in block { past the caches: y[v] = f(v) } }
 
     Several registers are computed and then stored at once, so that a line is completed in the buffer that collects it:
     a processor has few of them. What is loaded is asked for in advance, and from the parts of a chunk in turn: several
-    series of addresses arrive faster than one. The first elements, up to where a line of the result begins, are stored as usual: a line that is stored past the
-    caches in two parts is written to memory twice.
+    series of addresses arrive faster than one.
     """
-    first, loop = peel(loop, _until_line(loop))
-    result: tuple[Statement, ...] = strip(first, decision.width)
-    blocked, rest = split(loop, SERIES)
+    blocked, rest = split(loop, decision.run)
+    result: tuple[Statement, ...] = ()
     if blocked is not None:
         inner = only_inner(blocked, "stream")
         passing = with_body(inner, [replace(s, streaming=True) if isinstance(s, Store) else s for s in inner.body])
-        computed = strip(passing, decision.width, decision.unroll, interleaved=True)
-        blocked = with_body(blocked, fetched_ahead(computed, _ahead, decision.locality))
-        result = (*result, alternate(blocked, decision.parts) if chunked else blocked)
+        computed = simplify(strip(passing, decision.width, decision.unroll, interleaved=True))
+        result = fetched_ahead((with_body(blocked, computed),), further(decision.ahead), decision.locality)
+        if parts > 1:
+            (blocked,) = result
+            assert isinstance(blocked, For)
+            result = alternate(blocked, parts)
     return (*result, *strip(rest, decision.width, decision.unroll)) if rest is not None else result
 
 
@@ -461,10 +491,6 @@ def _large_operands(points: Points) -> int:
     size = {symbolic.product(store.buffer.shape) for store in points.stores}
     found = {load.buffer for value in points.values for load in scalars.loads(value)}
     return sum(symbolic.product(buffer.shape) in size for buffer in found)
-
-
-def _ahead(load: Load) -> Load:
-    return Load(load.buffer, (*load.index[:-1], load.index[-1] + AHEAD // load.dtype.itemsize))
 
 
 def written(count: int, width: int, element: Callable[[Dim], Store]) -> tuple[Statement, ...]:

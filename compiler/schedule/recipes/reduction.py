@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import SECOND_CACHE, Statement, Store
+from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
@@ -21,7 +21,7 @@ from ingot.compiler.schedule import build, lanes, partition, scalars, tile
 from ingot.compiler.schedule.form import Accumulation, ReductionForm, reduction_form, scheduled_reduction
 from ingot.compiler.schedule.lanes import Chunking
 from ingot.compiler.schedule.padding import without_padding
-from ingot.compiler.schedule.primitives import LINE_BYTES, fetched_ahead, in_later_steps
+from ingot.compiler.schedule.primitives import LINE_BYTES, fetched_ahead, further, in_later_steps
 from ingot.compiler.schedule.recipes import along_reduced, elementwise
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
 from ingot.compiler.schedule.tile import Tile
@@ -32,6 +32,8 @@ FEW_TILES = 16  # fewer tiles of outputs than this leave threads without work
 ASSUMED_EXTENT = 256  # of a symbolic reduced axis, where its weight matters
 STRIP_ROWS, STRIP_VECTORS = 8, 2  # rows that are added to their sums at a time, and vectors of each
 STRIP_CHUNKS = 4  # of which one row each is added at a time instead, where vectors are shorter than a line
+MANY_STRIP_CHUNKS = 8  # the same where a core waits for memory with few lines at a time
+STRIP_AHEAD = 512  # bytes between what is added then and what is asked for
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,14 @@ def runs_along_reduced(form: ReductionForm, width: int) -> bool:
 
 
 def chunk_of(form: ReductionForm) -> Chunking | None:
-    """Where chains of additions are cut: about as many chains as a chain is long, which makes the rounding error
-    least. Nothing rounds in other reductions."""
+    """Where chains of additions are cut. Nothing rounds in other reductions."""
     if not any(a.combiner in ("sum", "prod") and a.dtype.is_float for a in form.accumulations):
         return None
+    return _chains(form)
+
+
+def _chains(form: ReductionForm) -> Chunking | None:
+    """About as many chains as a chain is long, which makes the rounding error least."""
     count = symbolic.product(form.reduced_extents)
     chain = USUAL_CHAIN
     if isinstance(count, int):
@@ -175,11 +181,10 @@ def _total_weight(form: ReductionForm) -> Dim:
 def _few(form: ReductionForm, tile_elements: int) -> bool:
     """Few outputs and several chunks each."""
     outputs = symbolic.product(form.kept_extents)
-    return symbolic.less(outputs, FEW_TILES * tile_elements) is True and _has_chunks(form)
+    return symbolic.less(outputs, FEW_TILES * tile_elements) is True and _are_several(form, chunk_of(form))
 
 
-def _has_chunks(form: ReductionForm) -> bool:
-    cut = chunk_of(form)
+def _are_several(form: ReductionForm, cut: Chunking | None) -> bool:
     if cut is None:
         return False
     return symbolic.less(symbolic.product(lanes.chunk_counts(form.reduced_extents, cut)), 4) is not True
@@ -187,8 +192,9 @@ def _has_chunks(form: ReductionForm) -> bool:
 
 def _comes_from_afar(form: ReductionForm, target: Target) -> bool:
     """Sums of long columns that no near cache holds: a tile takes as much of each row as registers allow, and all
-    columns of a chunk of rows before the next rows, because memory is read best in the order in which it lies."""
-    if not form.kept or not _has_chunks(form):
+    columns of a chunk of rows before the next rows, because memory is read best in the order in which it lies. Maxima
+    have chunks for that only where a core waits for memory with few lines at a time."""
+    if not form.kept or not _are_several(form, _chains(form) if target.has_few_line_buffers else chunk_of(form)):
         return False
     found = [load.buffer for a in form.accumulations for load in scalars.loads(a.body)]
     sizes = [buffer.type.bytes for buffer in dict.fromkeys(found)]
@@ -323,7 +329,7 @@ def _two_stage(
     form: ReductionForm, decision: ReductionDecision, target: Target
 ) -> tuple[tuple[Statement, ...], tuple[Buffer, ...]]:
     """Chains in parallel into scratch memory, then their totals."""
-    chunk = chunk_of(form)
+    chunk = _chains(form)
     assert chunk is not None
     counts = lanes.chunk_counts(form.reduced_extents, chunk)
     scratch = tuple(
@@ -379,21 +385,27 @@ def _strip_chunks(
     """Every chunk of rows. Where vectors are whole lines one at a time; else several from different places, a row of each
     in turn: series of addresses that are far apart arrive faster, and need no hints."""
     (count,), (extent,) = lanes.chunk_counts(form.reduced_extents, cut), form.reduced_extents
-    together = STRIP_CHUNKS if target.vector_bytes < LINE_BYTES else 1
-    groups = extent // cut.steps // together if together > 1 else 0
+    whole = extent // cut.steps  # chunks of full length
+    result: list[Statement] = []
+    done: Dim = 0
+    for together in _chunks_at_once(target):
+        groups = (whole - done) // together if together > 1 else count - done
 
-    def strips(numbers: Sequence[Dim]) -> tuple[Statement, ...]:
-        return _strips(form, width, target, cut, parts, numbers)
+        def group(ranges: partition.Ranges, done: Dim = done, together: int = together) -> tuple[Statement, ...]:
+            numbers = [done + ranges[0].start * together + n for n in range(together)]
+            return _strips(form, width, target, cut, parts, numbers)
 
-    def group(ranges: partition.Ranges) -> tuple[Statement, ...]:
-        return strips([ranges[0].start * together + n for n in range(together)])
+        if groups != 0:
+            result.extend(partition.blocks((groups,), partition.Cut(0, 1), group))
+        done = done + groups * together
+    return tuple(result)
 
-    left = count - groups * together
-    one = partition.Cut(0, 1)
-    return (
-        *(partition.blocks((groups,), one, group) if groups != 0 else ()),
-        *(partition.blocks((left,), one, lambda r: strips([r[0].start + groups * together])) if left != 0 else ()),
-    )
+
+def _chunks_at_once(target: Target) -> tuple[int, ...]:
+    """How many; where there are not as many left, the next."""
+    if target.has_few_line_buffers:
+        return (MANY_STRIP_CHUNKS, STRIP_CHUNKS, 1)
+    return (STRIP_CHUNKS, 1) if target.vector_bytes < LINE_BYTES else (1,)
 
 
 def _strips(
@@ -428,6 +440,8 @@ def _strips(
         return sweep(added)
 
     def strip(r: Dim) -> tuple[Statement, ...]:
+        if len(numbers) > 1 and target.has_few_line_buffers:
+            return fetched_ahead(add(r, 1), further(STRIP_AHEAD), FIRST_CACHE)
         if len(numbers) > 1:
             return add(r, 1)
         return fetched_ahead(add(r * rows, rows), in_later_steps(r, 1), SECOND_CACHE)

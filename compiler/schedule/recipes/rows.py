@@ -28,6 +28,8 @@ from ingot.compiler.target import Target
 
 ASSUMED_ROW = 1024  # elements of a row of symbolic length, where its weight matters
 FAR_CHUNK = 512 << 10  # bytes that one thread reads and writes at a time when no cache holds them
+STAGGERED_CHUNK = 2 << 20  # the same for rows that are staggered: at both ends of a chunk not all sweeps have a row
+STAGGERED_ROWS, STAGGERED_CHUNKS = 32, 8  # rows of a chunk, at least, if there are as many chunks
 
 
 def recipe(kernel: Kernel, target: Target, options: ScheduleOptions) -> Scheduled | None:
@@ -77,19 +79,22 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
     width = max(1, target.vector_bytes // (scalars.widest(*(item.value for item in items)) if items else 4))
     reads = _reads(passes)
     far = reads > target.l3_bytes
+    streams = streaming(passes, target, options)
+    stagger = streams and target.has_few_line_buffers and bool(staggered.stages(passes, width, target))
     axis, chunk = -1, 0
     if options.parallel and extents:
         known = all(isinstance(symbolic.product(item.extents), int) for item in items)
         total = None if known else partition.SERIAL_BYTES * symbolic.product(extents)
         row = max(1, sum(map(_weight, items))) if not far else max(1, reads // math.prod(map(partition.estimate, extents)))
-        cut = partition.cut(extents, row, total=total, chunk=FAR_CHUNK if far else None)
+        cut = partition.cut(extents, row, total=total, chunk=STAGGERED_CHUNK if stagger else FAR_CHUNK if far else None)
         if cut is not None:
             axis, chunk = cut.axis, cut.block
-    streams = streaming(passes, target, options)
+        if stagger and axis == len(extents) - 1:
+            chunk = max(chunk, min(STAGGERED_ROWS, partition.estimate(extents[-1]) // STAGGERED_CHUNKS))
     # registers of whole lines take rows as fast as the processor fetches them by itself: hints only delay it
     ahead = reads > target.l2_bytes and target.vector_bytes < LINE_BYTES
     side_by_side = streams and chunk > 1 and axis == len(extents) - 1
-    stagger = side_by_side and target.has_few_line_buffers and bool(staggered.stages(passes, width, target))
+    stagger = stagger and side_by_side
     turns = overlapping.partner(passes, target) if side_by_side and ahead and not stagger else -1
     return RowDecision(width, axis, chunk, len(passes), ahead and not stagger, streams, turns, stagger)
 

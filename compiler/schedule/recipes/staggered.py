@@ -19,13 +19,14 @@ from ingot.compiler.ir.loops import Alloc, If, Let, Prefetch, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar, both, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.schedule import build, lanes, partition, scalars
-from ingot.compiler.schedule.primitives import LINE_BYTES
-from ingot.compiler.schedule.recipes.sweeps import SWEEP_VECTORS, Row, Sweep, costly
+from ingot.compiler.schedule.primitives import LINE_BYTES, PAGE
+from ingot.compiler.schedule.recipes.sweeps import KEPT_BYTES, SWEEP_VECTORS, Row, Sweep, costly
 from ingot.compiler.schedule.rowform import Item, Pass
 from ingot.compiler.schedule.statements import copy
 from ingot.compiler.target import Target
 
-ROWS = 6  # that the first cache holds at once: those in the works, what is kept of two, what is on its way
+PAGES = 8  # of what is read next, from which lines are asked for in turn
+ROWS = 6  # that the second cache holds at once: those in the works, what is kept of two, what is on its way
 
 
 def stages(passes: Sequence[Pass], width: int, target: Target) -> tuple[tuple[int, ...], ...]:
@@ -36,7 +37,10 @@ def stages(passes: Sequence[Pass], width: int, target: Target) -> tuple[tuple[in
     if last.scalars or len(extents) != 1 or any(item.reduces or item.extents != extents for item in last.items):
         return ()
     row = extents[0] * max(item.place.buffer.dtype.itemsize for item in last.items)
-    if not isinstance(row, int) or ROWS * row > target.l1_bytes or symbolic.less(extents[0], 2 * lanes.VECTORS * width):
+    if not isinstance(row, int) or ROWS * row > target.l2_bytes or symbolic.less(extents[0], 2 * lanes.VECTORS * width):
+        return ()
+    kept = [i for each in passes[:-1] for i in each.items if i.extents == extents and not i.reduces and not i.output]
+    if 2 * len(kept) * row > KEPT_BYTES:
         return ()
     found: list[tuple[int, ...]] = []
     for each in passes[:-1]:
@@ -286,9 +290,9 @@ class _Staggered:
         return lambda index, slot: self.row.point(sweep.points, sweep.stored, sweep.accumulators, index, slot)
 
     def _hints(self, sweeps: Sequence[Sweep], start: Dim) -> tuple[Statement, ...]:
-        """As many lines of what is read for the first time as a block of vectors takes: one of each of the next rows, of the
-        nearest one the last part, of the farthest the first. Rows that are asked for side by side are several series of
-        addresses, which arrive faster than one, and each row is there when its turn comes."""
+        """As many lines of what is read for the first time as a block of vectors takes, from the pages that follow: of the
+        nearest one the last part, of the farthest the first. Pages that are asked for side by side are several series of
+        addresses, which arrive faster than one; the processor's own prefetching follows one in each page."""
         group = SWEEP_VECTORS * self.row.width
         hints: dict[tuple[Buffer, tuple[Dim, ...]], Statement] = {}
         seen: set[Buffer] = set()
@@ -297,16 +301,21 @@ class _Staggered:
             found = dict.fromkeys(load for value in sweep.points.values for load in scalars.loads(value))
             for load in found:
                 own = load.buffer.space != "global" or load.buffer in seen
-                if own or scalars.stride(load, variable) != 1 or scalars.stride(load, self.row.row) in (0, None):
+                if own or scalars.stride(load, variable) != 1 or scalars.stride(load, self.row.row) != count:
                     continue
-                line = LINE_BYTES // load.dtype.itemsize
+                line, page = LINE_BYTES // load.dtype.itemsize, PAGE // load.dtype.itemsize
                 several = max(1, group // line)
+                turns = max(1, PAGES // several)  # groups until each of these pages was asked for a line
+                first = scalars.substitute(load, {variable: start})
+                assert isinstance(first, Load)
+                number = scalars.offset(first) // group
+                within = number % (page // group)
                 for part in range(several):
-                    later = part * (count // group * line) + start // several
-                    mapping = {variable: later, self.row.row: self.row.row + several - part}
-                    moved = scalars.substitute(load, mapping)
-                    assert isinstance(moved, Load)
-                    hints[moved.buffer, moved.index] = Prefetch(moved.buffer, moved.index)
+                    place = part * turns + within % turns
+                    index = (number // (page // group) + several * turns - place) * page
+                    index += place * (page // group // turns * line) + within // turns * line
+                    at = (*(0 for _ in load.index[1:]), index)
+                    hints[load.buffer, at] = Prefetch(load.buffer, at)
             seen |= {load.buffer for load in found}
         return tuple(hints.values())
 
@@ -317,6 +326,5 @@ def _line(sweep: Sweep) -> int:
 
 
 def _follows(sweep: Sweep, row: Dim) -> bool:
-    """Whether rows of whole lines are stored one behind the other, so that each shares its first line with the one before."""
-    (count,) = sweep.points.extents
-    return scalars.stride(sweep.points.stores[0], row) == count and count % _line(sweep) == 0
+    """Whether rows are stored one behind the other, so that each shares its first line with the one before."""
+    return scalars.stride(sweep.points.stores[0], row) == sweep.points.extents[0]

@@ -26,6 +26,7 @@ from ingot.compiler.schedule.statements import copy
 from ingot.compiler.target import Target
 
 STACK_BYTES = 16 << 10  # what one row may keep on the stack
+KEPT_BYTES = 64 << 10  # the same for those that are in the works at once
 ROWS_AHEAD = 2  # between the row that is computed and the one that is fetched: one is not always there in time
 SWEEP_VECTORS = 4  # that a sweep without a reduction computes at a time
 
@@ -188,7 +189,7 @@ class Row:
             return ()
         shape = (self.rings[buffer], *item.extents) if buffer in self.rings else item.extents
         size = symbolic.product(shape) * buffer.dtype.itemsize
-        if isinstance(size, int) and self.stack + size <= STACK_BYTES:
+        if isinstance(size, int) and self.stack + size <= (KEPT_BYTES if self.decision.staggered else STACK_BYTES):
             self.stack += size
             kept = Buffer(buffer.name, buffer.dtype, shape, "stack")
             self.vectors[buffer], self.row_rank[buffer] = kept, len(item.place.index) - len(item.extents)
