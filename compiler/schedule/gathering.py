@@ -11,7 +11,7 @@ the first cache. Laid out once they are read like any matrix; what is too large 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
@@ -19,19 +19,10 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.schedule import scalars
 from ingot.compiler.schedule.collapse import Points, merge, mergeable
 from ingot.compiler.schedule.form import ReductionForm
-from ingot.compiler.schedule.padding import apart
+from ingot.compiler.schedule.padding import Filled, apart
 
 
-@dataclass(frozen=True)
-class Rows:
-    """`operand` reads `buffer`, which `points` fills."""
-
-    operand: Load
-    buffer: Buffer
-    points: Points
-
-
-def lay_out(operand: Load, ranges: Mapping[Dim, Dim], most: int) -> Rows | None:
+def lay_out(operand: Load, ranges: Mapping[Dim, Dim], most: int) -> Filled | None:
     """The values of an operand for all values of its variables, in their order; None where they take more bytes than this, or
     nobody knows how many. `ranges` are the extents of variables."""
     mentioned = {v: extent for v, extent in ranges.items() if scalars.depends_on(operand, v)}
@@ -42,7 +33,7 @@ def lay_out(operand: Load, ranges: Mapping[Dim, Dim], most: int) -> Rows | None:
     variables = tuple(symbolic.Variable(f"p{n}", 0, extent - 1) for n, extent in enumerate(mentioned.values()))
     value = scalars.substitute(operand, dict(zip(mentioned, variables, strict=True)))
     points = Points(variables, tuple(mentioned.values()), (Load(buffer, variables),), (value,))
-    return Rows(Load(buffer, tuple(mentioned)), buffer, points)
+    return Filled(Load(buffer, tuple(mentioned)), buffer, points)
 
 
 def merge_rows(form: ReductionForm, right: Scalar, axis: int) -> ReductionForm | None:

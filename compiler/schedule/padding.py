@@ -29,7 +29,7 @@ FREE_SIZE = 1 << 12  # of an image whose size is free: its edges do not count
 
 
 @dataclass(frozen=True)
-class Padded:
+class Filled:
     """`operand` reads `buffer`, which `points` fills."""
 
     operand: Scalar
@@ -37,10 +37,10 @@ class Padded:
     points: Points
 
 
-def without_padding(form: ReductionForm) -> tuple[ReductionForm, tuple[Padded, ...]]:
+def without_padding(form: ReductionForm) -> tuple[ReductionForm, tuple[Filled, ...]]:
     """The form with padded operands of its reductions read from padded buffers, where elements are used often."""
     ranges = dict(zip((*form.kept, *form.reduced), (*form.kept_extents, *form.reduced_extents), strict=True))
-    made: dict[Scalar, Padded] = {}
+    made: dict[Scalar, Filled] = {}
     for accumulation in form.accumulations:
         for node in nodes(accumulation.body):
             found = _worthwhile(node, ranges) if node not in made else None
@@ -56,7 +56,7 @@ def without_padding(form: ReductionForm) -> tuple[ReductionForm, tuple[Padded, .
     return replace(form, accumulations=accumulations), tuple(made.values())
 
 
-def _worthwhile(node: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
+def _worthwhile(node: Scalar, ranges: Mapping[Dim, Dim]) -> Filled | None:
     if not (isinstance(node, Apply) and node.function.name == "select"):
         return None
     mentioned = {v: extent for v, extent in ranges.items() if scalars.depends_on(node, v)}
@@ -76,7 +76,7 @@ def _estimate(dim: Dim) -> int:
     return symbolic.evaluate(dim, {s: FREE_SIZE if s.upper is None else min(s.upper, FREE_SIZE) for s in symbols})
 
 
-def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
+def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Filled | None:
     """The operand as a load of a padded buffer; `ranges` are the extents of its variables."""
     narrow = _narrow(operand)
     if narrow is not None:
@@ -100,7 +100,7 @@ def padded(operand: Scalar, ranges: Mapping[Dim, Dim]) -> Padded | None:
     last = extents[-1] if len(extents) - 1 in checked else apart(extents[-1], operand.dtype.itemsize)
     buffer = Buffer(f"{load.buffer.name}_padded", operand.dtype, (*extents[:-1], last), "arena")
     index = tuple(i - low for i, low in zip(load.index, lows, strict=True))
-    return Padded(Load(buffer, index), buffer, _fill(buffer, tuple(extents), operand, load, checked, lows))
+    return Filled(Load(buffer, index), buffer, _fill(buffer, tuple(extents), operand, load, checked, lows))
 
 
 def apart(extent: Dim, itemsize: int) -> Dim:

@@ -34,8 +34,8 @@ from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import partition, scalars
 from ingot.compiler.schedule.form import ReductionForm, in_place_pairs, reduction_form
-from ingot.compiler.schedule.gathering import Rows, lay_out, merge_rows
-from ingot.compiler.schedule.padding import without_padding
+from ingot.compiler.schedule.gathering import lay_out, merge_rows
+from ingot.compiler.schedule.padding import Filled, without_padding
 from ingot.compiler.schedule.panels import (
     LONG_EPILOGUE,
     UNROLL,
@@ -204,7 +204,7 @@ def gathered(found: Contraction, target: Target) -> Contraction:
     return found if changed is None else replace(changed, gathered=True)
 
 
-def laid_out(found: Contraction, target: Target) -> tuple[Contraction, tuple[Rows, ...]]:
+def laid_out(found: Contraction, target: Target) -> tuple[Contraction, tuple[Filled, ...]]:
     """The contraction with merged rows read from where they are one after another, if these stay in the second cache."""
     form = found.form
     if not found.gathered or not isinstance(found.left, Load) or scalars.stride(found.left, form.reduced[-1]) != 1:
