@@ -128,6 +128,24 @@ def test_columns_are_reduced_in_eight_series_where_requests_must_not_pause(shape
     np.testing.assert_array_equal(bits(together), bits(apart))
 
 
+def test_sums_of_as_many_chunks_are_in_the_works_as_the_first_cache_holds():
+    """Eight rows of sums would be all of a first cache of the size of eight of them: no room for what passes through."""
+    kernel = kernels.reduce_axes((4096, 144), (1,))
+    sums = 144 * 4
+    inputs = inputs_of(kernel, {})
+    found = []
+    for rows, most in ((16, 8), (8, 4), (2, 1)):
+        few = replace(TARGET, has_few_line_buffers=True, l1_bytes=rows * sums)
+        scheduled = schedule(kernel, few)
+        sweeps = [s for s in walk(scheduled.function.body) if isinstance(s, For) and s.kind == "vector"]
+        (parts,) = scheduled.scratch
+        together = [{load.index[0] for load in loads_in(s.body) if load.buffer is parts} for s in sweeps]
+        assert max(map(len, together)) == most
+        found.append(bits(run(scheduled, kernel, inputs, {})[0]))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
 def test_series_of_a_sum_are_asked_for_ahead_where_requests_must_not_pause():
     """Not those of one that a cache holds."""
     few = replace(TARGET, has_few_line_buffers=True)

@@ -388,7 +388,8 @@ def _strip_chunks(
     whole = extent // cut.steps  # chunks of full length
     result: list[Statement] = []
     done: Dim = 0
-    for together in _chunks_at_once(target):
+    sums = symbolic.product(form.kept_extents) * sum(part.dtype.itemsize for part in parts)
+    for together in _chunks_at_once(sums, target):
         groups = (whole - done) // together if together > 1 else count - done
 
         def group(ranges: partition.Ranges, done: Dim = done, together: int = together) -> tuple[Statement, ...]:
@@ -401,10 +402,12 @@ def _strip_chunks(
     return tuple(result)
 
 
-def _chunks_at_once(target: Target) -> tuple[int, ...]:
-    """How many; where there are not as many left, the next."""
+def _chunks_at_once(sums: Dim, target: Target) -> tuple[int, ...]:
+    """How many, where the sums of one take so many bytes; where there are not as many left, the next. All sums must stay in
+    the first cache beside what passes through it."""
     if target.has_few_line_buffers:
-        return (MANY_STRIP_CHUNKS, STRIP_CHUNKS, 1)
+        most = target.l1_bytes * 3 // 4
+        return tuple(n for n in (MANY_STRIP_CHUNKS, STRIP_CHUNKS, 1) if n == 1 or symbolic.less_equal(n * sums, most) is True)
     return (STRIP_CHUNKS, 1) if target.vector_bytes < LINE_BYTES else (1,)
 
 
