@@ -12,7 +12,8 @@ A weight that changes comes as it is: its transform is made first, in the progra
 groups are transformed at a time, just before they are used, so that their transform is still in a cache; then threads
 divide the points of these groups, and after that their tiles.
 
-v and m belong to the block and stay in the second cache. Few tiles are one block: its v is made first, by all
+v and m belong to the block and stay in the second cache. Where one register tile is as wide as all output channels, it has
+read all it needs of v when it stores its products, so these take the place of its rows. Few tiles are one block: its v is made first, by all
 threads, and then the groups are divided among them. u is read in the order of its memory, a register tile's part
 ahead; the distance between two points xi of v and m is odd in cache lines, so that the many streams of a transform
 do not fall into the same few places of the cache.
@@ -23,6 +24,7 @@ Invariant: the sum of a product runs over the channels in order, so bits depend 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -65,11 +67,13 @@ class Sizes:
     columns: int  # of a register tile
     group: int  # blocks of columns that share one m
     shared: bool  # one block, whose groups are divided among threads
+    over: bool = False  # m lies over v
 
 
 def sizes_of(
-    tile: int, points: int, tiles: Dim, channels: int, group: int, columns: int, target: Target, itemsize: int
+    tile: int, points: int, tiles: Dim, channels: int, u_shape: Sequence[int], target: Target, itemsize: int
 ) -> Sizes:
+    groups, _, _, group, _, columns = u_shape
     vectors_ = max(1, columns // target.lanes(itemsize))
     rows = target.tile_rows(vectors_)
     data_bytes, product_bytes = points * itemsize * channels, points * itemsize * group * columns  # of a tile
@@ -77,10 +81,15 @@ def sizes_of(
         return Sizes(tile, tiles, rows, columns, group, True)
     fit = max(1, STACK_BYTES // max(data_bytes, product_bytes))
     rows = min(rows, fit)
-    most = min(fit, max(LEAST_TILES, target.l2_bytes * 3 // 4 // (data_bytes + product_bytes)))
+    over = groups == group == 1 and columns <= channels
+    room = target.l2_bytes * 3 // 4
+    if over:
+        room -= min(math.prod(u_shape) * itemsize, room)  # u is read for every block, and may stay as well
+        product_bytes = 0
+    most = min(fit, max(LEAST_TILES, room // (data_bytes + product_bytes)))
     if isinstance(tiles, int):
         most = -(-tiles // -(-tiles // most))
-    return Sizes(tile, min(-(-most // rows), fit // rows) * rows, rows, columns, group, False)
+    return Sizes(tile, min(-(-most // rows), fit // rows) * rows, rows, columns, group, False, over)
 
 
 @dataclass(frozen=True)
@@ -111,11 +120,11 @@ class ConvolutionNest:
         self.groups, _, _, group, _, columns = constants(u.shape)
         self.width = self.target.lanes(x.dtype.itemsize)
         self.tiles = x.shape[0] * (tiles.counts[0] * tiles.counts[1])
-        cut = self.tiles, self.channels, group, columns
-        self.sizes = sizes_of(tiles.results, self.points, *cut, self.target, x.dtype.itemsize)
+        self.sizes = sizes_of(tiles.results, self.points, self.tiles, self.channels, constants(u.shape), self.target, x.dtype.itemsize)
         self.group_width = group * columns
+        self.row_width = self.channels if self.sizes.over else self.group_width  # of m
         self.v_shape = (self.points, self._stride(self.sizes.tiles * self.channels))
-        self.m_shape = (self.points, self._stride(self.sizes.tiles * self.group_width))
+        self.m_shape = (self.points, self._stride(self.sizes.tiles * self.row_width))
 
     def _stride(self, elements: int) -> int:
         """Elements between two points: at least this many, an odd number of cache lines."""
@@ -201,11 +210,12 @@ class ConvolutionNest:
 
     def _block(self, number: Dim) -> list[Statement]:
         v = Buffer("v", self.x.dtype, self.v_shape, "stack")
-        m, data, result = self._products_buffer(), self.data.part(self.x, self.channels), self.result.part(self.x, self.group_width)
+        m = v if self.sizes.over else self._products_buffer()
+        data, result = self.data.part(self.x, self.channels), self.result.part(self.x, self.group_width)
         first = number * self.sizes.tiles
         tiles = symbolic.minimum(self.sizes.tiles, self.tiles - first)
         return [
-            *map(Alloc, (v, m, data, result)),
+            *map(Alloc, dict.fromkeys((v, m, data, result))),
             *repeat(tiles, lambda t: self._data_tile(v, data, first + t, t)),
             *self._clear_rest(v, tiles),
             *repeat(self.groups, lambda group: self._group(v, m, result, group, first, tiles)),
@@ -315,13 +325,13 @@ class ConvolutionNest:
 
         whole = self.channels // UNROLL
         zero = scalar.constant(0, v.dtype)
-        stored = row * self.group_width + block * columns
+        stored = row * self.row_width + block * columns
         return [
             Alloc(sums),
             *spread(lambda r, lane: Store(sums, (r, lane), zero)),
             *repeat(whole, steps),
             *repeat(self.channels - whole * UNROLL, lambda n: step(whole * UNROLL + n), "unrolled"),
-            *spread(lambda r, lane: Store(m, (base + point, stored + r * self.group_width + lane), Load(sums, (r, lane)))),
+            *spread(lambda r, lane: Store(m, (base + point, stored + r * self.row_width + lane), Load(sums, (r, lane)))),
         ]
 
     def _fetch_ahead(
@@ -352,7 +362,7 @@ class ConvolutionNest:
         first = group * self.group_width
 
         def product(a: Dim, b: Dim, output: Dim) -> Scalar:
-            return Load(m, (base + a * self.size + b, t * self.group_width + output))
+            return Load(m, (base + a * self.size + b, t * self.row_width + output))
 
         def results(i: Dim, values: Sequence[Scalar], output: Dim) -> list[Statement]:
             made: list[Statement] = []

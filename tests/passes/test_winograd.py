@@ -10,7 +10,7 @@ import pytest
 import ingot
 from ingot.compiler.ir.graph import Builder, Graph
 from ingot.compiler.ir.interpret import run_graph
-from ingot.compiler.ir.loops import For, walk
+from ingot.compiler.ir.loops import Alloc, For, walk
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.types import TensorType, f32, f64, type_of
@@ -294,12 +294,31 @@ def test_blocks_of_tiles_fit_on_the_stack(name: str, points: int, most: int):
     target = Target.named(name)
     for channels in (16, 128, 512, 2048, most):
         for tiles in (3, 16, 49, 64, 200, ingot.dim("n")):
-            for group, vectors in ((1, 1), (4, 2)):
+            for groups, group, vectors in ((1, 1, 1), (3, 1, 1), (3, 4, 2)):
                 columns = vectors * target.lanes(4)
-                sizes = sizes_of(4, points, tiles, channels, group, columns, target, 4)
+                sizes = sizes_of(4, points, tiles, channels, (groups, 6, 6, group, channels, columns), target, 4)
                 assert sizes.shared or sizes.tiles % sizes.rows == 0
                 assert sizes.shared or points * 4 * sizes.tiles * channels <= STACK_BYTES
                 assert points * 4 * sizes.tiles * group * columns <= STACK_BYTES
+
+
+@pytest.mark.parametrize(("channels", "outputs", "over"), [(32, 32, True), (48, 16, True), (16, 32, False), (32, 160, False)])
+@pytest.mark.parametrize("size", [37, "n"])
+def test_products_take_the_place_of_the_data_where_a_register_tile_has_read_all_of_it(channels, outputs, over, size):
+    """That is, where it is as wide as all output channels, and a row of products no longer than one of data."""
+    graph = graph_of(f32[1, size, 37, channels], f32[3, 3, channels, outputs])
+    made = Winograd(WIDE)(graph)
+    (convolution,) = (v for v in made.body if isinstance(v.op, WinogradConvolution))
+    x, u = (Buffer(name, f32, value.shape) for name, value in zip("xu", convolution.args, strict=True))
+    own = convolution.op.loops_for(WIDE, (Buffer("y", f32, convolution.shape),), (x, u))
+    assert own.decisions["over"] == over
+    stack = {s.buffer.name for s in walk(own.body) if isinstance(s, Alloc)}
+    assert ("m" in stack) != over
+    if tiles_of(Winograd(Target.host())(graph)):
+        image = np.random.default_rng(5).standard_normal((1, 37, 37, channels)).astype(np.float32)
+        exact = Convolution(**PLAIN).evaluate(image.astype(np.float64), graph.constants["w"].astype(np.float64))  # type: ignore[arg-type]
+        found = np.asarray(Executable(compile_graph(graph, Options(cache=False)).program)(image))
+        assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
 
 
 @pytest.mark.parametrize(("size", "channels", "outputs"), [(36, 512, 16), (32, 16, 128)])
