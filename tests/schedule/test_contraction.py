@@ -198,6 +198,29 @@ def test_tiles_are_wide_and_low_where_loads_hold_up_two_multipliers(rows, column
     assert register_tile(rows, columns, 16, target) == expected
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "multipliers", "expected"),
+    [
+        (16, 512, 2, (8, 2)),  # two passes over the operand, as tall as there are ways
+        (12, 512, 2, (6, 2)),
+        (8, 512, 2, (8, 2)),
+        (3, 512, 2, (3, 2)),
+        (17, 512, 2, (6, 4)),  # more rows: arithmetic takes the time
+        (16, 128, 2, (6, 4)),  # the second cache keeps it
+    ],
+)
+def test_few_rows_by_more_than_the_second_cache_keeps_read_one_series_in_few_passes(rows, columns, multipliers, expected):
+    target = replace(Target.named("x86-64-v4"), multiply_adds=multipliers, l2_bytes=1 << 20)
+    decisions = schedule(kernels.stored_panels(rows, columns, 512, 32), target).decisions
+    assert (decisions["rows"], decisions["vectors"]) == expected
+
+
+def test_few_rows_by_an_operand_that_has_to_be_packed_take_wide_tiles():
+    target = replace(Target.named("x86-64-v4"), multiply_adds=2, l2_bytes=1 << 20)
+    decisions = schedule(kernels.matmul(16, 512, 512), target).decisions
+    assert (decisions["rows"], decisions["vectors"]) == (6, 4)
+
+
 def test_two_multiply_adds_a_load_are_known_by_the_name_of_the_processor():
     wide = frozenset({"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
     assert _target("x86_64", "icelake-server", "", wide).multiply_adds == 2

@@ -69,6 +69,7 @@ STREAMS = 8, 4  # rows of it that are read side by side: when broadcasts of the 
 FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that arithmetic takes the time
 MOST_VECTORS = 8  # of a register tile: a single row
 WRITTEN_OUT = 32  # products of a sum that is written out
+FEW_PASSES = 2  # tiles of rows, as tall as can be, by which a large operand is read
 SHORT_SUM = 24  # products of a sum for which beginning and ending it counts
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
@@ -227,6 +228,9 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     depth = symbolic.product(form.reduced_extents)
     rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target, depth)
+    if _waits_for_lines(found, row_extent, depth, width, target):
+        assert isinstance(row_extent, int)
+        rows, vectors = -(-row_extent // -(-row_extent // target.l1_ways)), 2
     vectors = _whole_blocks(found, vectors, width)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
@@ -297,6 +301,19 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Di
         elif height < tallest and vectors > 1 and not (wide and height >= target.tile_vectors):
             vectors = max(2, min(MOST_VECTORS, (registers - 1) // (height + 1)))
     return height, max(1, min(vectors, least))
+
+
+def _waits_for_lines(found: Contraction, rows: Dim, depth: Dim, width: int, target: Target) -> bool:
+    """Whether a few rows are multiplied by panels, as they are stored, of which the second cache does not keep all, where
+    loads count. Then lines are what is waited for: they come best in one series, and the fewer tiles read them again, the
+    better."""
+    right, _ = _stored(found)
+    columns = _product(found.form, found.column_axes)
+    if target.multiply_adds == 1 or right is None or scalars.stride(right, found.form.kept[-1]) is not None:
+        return False
+    if not isinstance(rows, int) or not isinstance(columns, int) or not isinstance(depth, int):
+        return False
+    return 1 < rows <= FEW_PASSES * target.l1_ways and columns * depth * right.dtype.itemsize > target.l2_bytes // 2
 
 
 def _chain(depth: Dim, target: Target) -> int:
