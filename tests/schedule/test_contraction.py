@@ -221,6 +221,18 @@ def test_few_rows_by_an_operand_that_has_to_be_packed_take_wide_tiles():
     assert (decisions["rows"], decisions["vectors"]) == (6, 4)
 
 
+@pytest.mark.parametrize(("channels", "together"), [(1280, 20), (16, 1)])
+def test_several_rows_of_an_image_of_free_size_share_one_reading_of_large_weights(channels, together):
+    """Large weights are deep in a network, where a row of an image is short; a block of one such row would read them for
+    a few pixels."""
+    target = replace(Target.named("x86-64-v4"), l2_bytes=1 << 20)
+    kernel = kernels.convolution(1, channels, Symbol("size"), 48, 5, padding=2)
+    decisions = schedule(kernel, target).decisions
+    assert decisions["row_block"] == 640
+    assert dict(decisions["outer_rows"])[min(dict(decisions["outer_rows"]))] in (1, together)
+    assert together in dict(decisions["outer_rows"]).values()
+
+
 def test_two_multiply_adds_a_load_are_known_by_the_name_of_the_processor():
     wide = frozenset({"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
     assert _target("x86_64", "icelake-server", "", wide).multiply_adds == 2

@@ -70,6 +70,7 @@ FEWEST_ROWS = 6  # rows that share what is read of the right operand, so that ar
 MOST_VECTORS = 8  # of a register tile: a single row
 WRITTEN_OUT = 32  # products of a sum that is written out
 FEW_PASSES = 2  # tiles of rows, as tall as can be, by which a large operand is read
+FREE_ROW = 32  # elements of a row of an image whose size is free, where weights are large: deep in a network
 SHORT_SUM = 24  # products of a sum for which beginning and ending it counts
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
@@ -245,12 +246,13 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     mc, nc = _blocks(found, rows, columns, target, pack_right)
     if streamed:
         nc = _strip(found, columns, target)
-    column_block, outer_columns = _divided(form, found.column_axes, nc, columns)
+    column_block, outer_columns = _divided(form, found.column_axes, nc, columns, nc)
     ends_apart = options.decisions.get("ends_apart", not streamed and _ends_apart(found))
     if ends_apart:  # the sums of a block stay in the second cache
         waiting = min(WAITING_BYTES, target.l2_bytes // 4) // (column_block * form.accumulations[0].dtype.itemsize)
         mc = min(mc, max(rows, waiting))
-    row_block, outer_rows = _divided(form, found.row_axes, mc, rows)
+    few = FREE_ROW if _weighs_much(found, target) else mc
+    row_block, outer_rows = _divided(form, found.row_axes, mc, rows, few)
     in_passing = pack_right and _packed_in_passing(found, row_block, target)
     return ContractionTiles(
         width=width,
@@ -597,13 +599,20 @@ def _waiting(blocks: int, threads: int) -> float:
     return -(-blocks // threads) * threads / blocks
 
 
+def _weighs_much(found: Contraction, target: Target) -> bool:
+    """Whether the second cache does not hold the right operand, which each block of rows reads."""
+    right, _ = _stored(found)
+    return right is not None and symbolic.less(target.l2_bytes, right.buffer.type.bytes) is True
+
+
 def _divided(
-    form: ReductionForm, axes: tuple[int, ...], steps: int, unit: int
+    form: ReductionForm, axes: tuple[int, ...], steps: int, unit: int, free: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """A number of steps along the last of some axes, in whole tiles, and along the others."""
+    """A number of steps along the last of some axes, in whole tiles, and along the others, `free` being assumed of a last
+    one whose extent is free."""
     *outer, inner = [form.kept_extents[axis] for axis in axes] or [1]
     last = partition.balanced(inner, min(steps, -(-_known(inner, steps) // unit) * unit), unit)
-    room = max(1, steps // max(1, _known(inner, steps)))
+    room = max(1, steps // max(1, _known(inner, free)))
     others: list[tuple[int, int]] = []
     for axis, extent in reversed(list(zip(axes[:-1], outer, strict=True))):
         size = partition.balanced(extent, min(room, max(1, _known(extent, room))))
