@@ -1,6 +1,6 @@
 """Move transposes, broadcasts and reshapes to where they cost nothing.
 
-Towards the outputs, through elementwise ops, slices and concatenations: two transposes meet and cancel, and arithmetic
+Towards the outputs, through elementwise ops, slices, concatenations and gathers: two transposes meet and cancel, and arithmetic
 on a stretched tensor is done before it is stretched. Into contractions and reductions, which take any order of axes: a
 transpose of an operand or of the result becomes a choice of letters or axes. Out of contractions: slices that are
 chosen several times are chosen of the product, the same dot products.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.graph import Builder, Graph, Value
+from ingot.compiler.ir.graph import Builder, Graph, Input, Value
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ops.base import Node, Op
 from ingot.compiler.ops.contraction import Contract
@@ -26,6 +26,8 @@ from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass, rewrite, rule
 from ingot.compiler.passes.simplify import RULES as SIMPLIFY
 from ingot.compiler.passes.simplify import splat
+
+SMALL_PART = 4  # of a concatenation: what is this many times smaller than the whole follows the order of the rest
 
 
 @dataclass(frozen=True)
@@ -126,18 +128,32 @@ def slice_of_transpose(builder: Builder, value: Value) -> Value | None:
     return builder.emit(x.op, builder.emit(moved, x.args[0]))
 
 
+@rule(Gather)
+def gather_of_transpose(builder: Builder, value: Value) -> Value | None:
+    """gather(transpose(x, p), i) -> transpose(gather(x, i), p) where i is a row of places, as in a resized image. Not of a
+    table that is given: its transpose is made once."""
+    x, places = value.args
+    assert isinstance(value.op, Gather)
+    if not isinstance(x.op, Transpose) or places.tensor.rank != 1 or isinstance(x.args[0].op, Input):
+        return None
+    return builder.emit(x.op, builder.emit(Gather(x.op.perm[value.op.axis]), x.args[0], places))
+
+
 @rule(Concat)
 def concat_of_transposes(builder: Builder, value: Value) -> Value | None:
-    """concat(transpose(x, p), transpose(y, p)) -> transpose(concat(x, y), p)"""
+    """concat(transpose(x, p), transpose(y, p)) -> transpose(concat(x, y), p), also where a small part is in another order"""
     op = value.op
     assert isinstance(op, Concat)
-    orders = {a.op.perm if isinstance(a.op, Transpose) else None for a in value.args}
-    if len(orders) != 1 or None in orders:
+    perms = {a.op.perm for a in value.args if isinstance(a.op, Transpose)}
+    if len(perms) != 1:
         return None
-    (perm,) = orders
-    assert perm is not None
-    joined = builder.emit(Concat(perm[op.axis]), *(a.args[0] for a in value.args))
-    return builder.emit(Transpose(perm), joined)
+    (perm,) = perms
+    others = [a.shape[op.axis] for a in value.args if not isinstance(a.op, Transpose)]
+    if others and symbolic.less_equal(SMALL_PART * sum(others), value.shape[op.axis]) is not True:
+        return None
+    turned = Transpose(inverse(perm))
+    parts = (a.args[0] if isinstance(a.op, Transpose) else builder.emit(turned, a) for a in value.args)
+    return builder.emit(Transpose(perm), builder.emit(Concat(perm[op.axis]), *parts))
 
 
 @rule(Contract)
@@ -214,5 +230,5 @@ reduce_of_transpose.ops = tuple(k for k in Op.registry.values() if issubclass(k,
 
 RULES: tuple[Callable[[Builder, Value], Value | None], ...] = (
     transpose_after_elementwise, broadcast_after_elementwise, transpose_of_broadcast, slice_of_transpose,
-    concat_of_transposes, transposed_operand, gathered_operand, transposed_result, reduce_of_transpose,
+    gather_of_transpose, concat_of_transposes, transposed_operand, gathered_operand, transposed_result, reduce_of_transpose,
 )  # fmt: skip

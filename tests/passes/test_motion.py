@@ -1,5 +1,6 @@
 """Transposes and broadcasts move towards the outputs or into contractions."""
 
+import numpy as np
 import pytest
 
 import ingot
@@ -13,6 +14,8 @@ def moved(function, *types):
     result = Motion()(graph)
     same_meaning(graph, result, 1e-12)
     return [v.op.name for v in result.body], result
+
+
 
 
 MATRIX = ingot.f64["n", 4]
@@ -52,6 +55,38 @@ def test_concatenations_of_several_orders_stay(order):
                      ingot.f64[2, 3, 3, 3], ingot.f64[2, 3, 3, 3])  # fmt: skip
     assert "concat" in names
     assert names[-1] == "concat"
+
+
+def test_transposes_pass_a_small_part_in_another_order():
+    """Three channels of an image beside sixteen of a layer: the small part is turned."""
+    names, result = moved(
+        lambda x, y: ingot.concatenate([x.tanh().transpose(0, 3, 1, 2), y], axis=1).transpose(0, 2, 3, 1),
+        ingot.f64[2, 4, 3, 16], ingot.f64[2, 3, 4, 3],
+    )  # fmt: skip
+    assert sorted(names) == ["concat", "tanh", "transpose"]
+    (turned,) = (v for v in result.body if v.op.name == "transpose")
+    assert turned.shape == (2, 4, 3, 3)
+
+
+def test_transposes_pass_gathers_of_places():
+    """A resized image: two places of each row and column, weighted."""
+
+    def resized(x):
+        y = x.tanh().transpose(0, 3, 1, 2)
+        for axis, places in ((2, [0, 0, 1, 2, 3]), (3, [1, 2])):
+            y = y.take(np.array(places), axis) * 0.5 + y.take(np.array(places)[::-1], axis) * 0.25
+        return y.transpose(0, 2, 3, 1)
+
+    names, result = moved(resized, IMAGES)
+    assert "transpose" not in names
+    assert result.outputs[0].shape == (2, 5, 2, 5)
+
+
+@pytest.mark.parametrize("places", [[[0, 1], [1, 0]], [2, 0]])
+def test_transposes_stay_before_gathers_of_tables_and_with_places_in_several_axes(places):
+    source = (lambda x: x) if np.ndim(places) == 1 else (lambda x: x.tanh())
+    names, _ = moved(lambda x: source(x).transpose(1, 0).take(np.array(places), 0), ingot.f64[5, 4])
+    assert names.index("transpose") < names.index("gather")
 
 
 def test_a_transpose_meets_a_broadcast_bias():

@@ -101,9 +101,11 @@ class GroupNorm(Module):
         self.bias = np.zeros(channels, np.float32) if affine else None
 
     def forward(self, x: Any) -> Any:
-        grouped = x.reshape(x.shape[0], self.groups, -1)
-        centred = grouped - grouped.mean(axis=-1, keepdims=True)
-        variance = (centred * centred).mean(axis=-1, keepdims=True)
+        apart = x.shape[1] == self.groups and x.rank > 2  # channels that are groups may stay last in memory
+        grouped = x if apart else x.reshape(x.shape[0], self.groups, -1)
+        axes = tuple(range(2, grouped.rank))
+        centred = grouped - grouped.mean(axis=axes, keepdims=True)
+        variance = (centred * centred).mean(axis=axes, keepdims=True)
         y = (centred * (variance + self.epsilon).rsqrt()).reshape(*x.shape)
         if self.scale is not None:
             y = y * _per_channel(x, self.scale)

@@ -74,8 +74,11 @@ def group_normalization_18(op: Call, x: Tensor, scale: Tensor, shift: Tensor) ->
 
 
 def grouped(x: Tensor, groups: Any, scale: Tensor, shift: Tensor, epsilon: float) -> Any:
-    """Over the channels of a group and all spatial axes."""
-    wide = x.cast(x.dtype.compute).reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    """Over the channels of a group and all spatial axes. Channels that are groups need no axis of their own, and without one
+    they may stay last in memory."""
+    wide, size = x.cast(x.dtype.compute), x.shape[1] // groups
+    if size != 1 or x.rank == 2:
+        wide = wide.reshape(x.shape[0], groups, size, *x.shape[2:])
     axes = tuple(range(2, wide.rank))
     centred = wide - wide.reduce("mean", axes, True)
     variance = (centred * centred).reduce("mean", axes, True)
