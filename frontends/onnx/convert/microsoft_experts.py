@@ -83,15 +83,16 @@ def _activated(op: Call, x: Any, linear: Any) -> Any:
         op.require(fusion in (0, 1, 2), Kind.BAD_ATTRIBUTE, f"swiglu_fusion is {fusion}; it is 0, 1 or 2")
         op.require(fusion or linear is not None, Kind.INPUT_COUNT, "swiglu has no third layer")
         op.require(not fusion or linear is None, Kind.UNSUPPORTED, "a third layer beside that in the first")
+        other: Any = linear
         if fusion == 1:
             pairs = x.reshape(*x.shape[:-1], half, 2)
-            x, linear = pairs[..., 0], pairs[..., 1]
+            x, other = pairs[..., 0], pairs[..., 1]
         elif fusion == 2:
-            x, linear = x[..., :half], x[..., half:]
+            x, other = x[..., :half], x[..., half:]
         if op.has("swiglu_limit"):
             limit = op.get("swiglu_limit")
-            x, linear = x.binary("minimum", limit), linear.clip(-limit, limit)
-        return x * (x * op.get("activation_alpha", 1.0)).sigmoid() * (linear + op.get("activation_beta", 0.0))
+            x, other = x.binary("minimum", limit), other.clip(-limit, limit)
+        return x * (x * op.get("activation_alpha", 1.0)).sigmoid() * (other + op.get("activation_beta", 0.0))
     match name:
         case "relu":
             x = x.relu()

@@ -69,18 +69,19 @@ def decoder_masked_multi_head_attention(
     op.require(not op.wants(3), Kind.UNSUPPORTED, "its scores as a result")
     heads, shares = op.get("num_heads"), bool(op.get("past_present_share_buffer", 0))
     if bias is not None and key is not None and key.rank == 3 and value is not None:
-        query = query + bias[: query.shape[2]]
-        key = key + bias[query.shape[2] : query.shape[2] + key.shape[2]]
-        value = value + bias[query.shape[2] + key.shape[2] :]
+        first, second = query.shape[2], query.shape[2] + key.shape[2]
+        query, key, value = query + bias[:first], key + bias[first:second], value + bias[second:]
     elif bias is not None:
         query = query + bias[: query.shape[2]]
-    if key is None or value is None:  # packed
-        width = query.shape[2] // 3
-        query, key, value = query[:, :, :width], query[:, :, width : 2 * width], query[:, :, 2 * width :]
-    q = heads_of(query, heads)
-    crossed = key.rank == 4
-    k, v = (key, value) if crossed else (heads_of(key, heads), heads_of(value, heads))
-    op.require(v.rank == k.rank == 4, Kind.BAD_SHAPE, f"keys {key.type!r} beside values {value.type!r}")
+    op.require((key is None) == (value is None), Kind.INPUT_COUNT, "keys without values, or values without keys")
+    width = query.shape[2] // 3
+    parts: list[Any] = [query, key, value]
+    if key is None:  # packed
+        parts = [query[:, :, :width], query[:, :, width : 2 * width], query[:, :, 2 * width :]]
+    crossed = parts[1].rank == 4
+    q = heads_of(parts[0], heads)
+    k, v = parts[1:] if crossed else (heads_of(part, heads) for part in parts[1:])
+    op.require(v.rank == k.rank == 4, Kind.BAD_SHAPE, f"keys {k.type!r} beside values {v.type!r}")
     inside: Any = None
     if past_key is not None and past_value is not None and not crossed:
         if shares:
@@ -152,6 +153,7 @@ def relative_position_bias(op: Call, table: Tensor, queries: tuple[Dim, ...], ke
     op.require(len(queries) == len(keys) == 1, Kind.BAD_SHAPE, "a length is one number")
     buckets = table.shape[0]
     op.require(isinstance(buckets, int), Kind.UNSUPPORTED, f"the symbolic number {buckets} of distances")
+    assert isinstance(buckets, int)
     each = buckets // 2 if both else buckets
     exact = each // 2
     op.require(exact > 0 and most > exact, Kind.BAD_ATTRIBUTE, f"max_distance is {most}, with {buckets} numbers")

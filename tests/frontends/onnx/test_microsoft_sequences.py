@@ -177,6 +177,7 @@ def test_norms_of_parts():
         ("NGramRepeatBlock", [np.zeros((1, 4), np.int64), floats(1, 4)], {"ngram_size": 0}, "O109"),
         ("MRotaryEmbedding", [floats(1, 2, 3, 8), np.zeros((3, 1, 3), np.int64), floats(9, 4), floats(9, 4)], {"mrope_section": [1, 1, 1]}, "O109"),
         ("DecoderMaskedMultiHeadAttention", [floats(1, 1, 8), floats(1, 1, 8), floats(1, 1, 8)], {"num_heads": 3}, "O109"),
+        ("DecoderMaskedMultiHeadAttention", [floats(1, 1, 8), floats(1, 1, 8)], {"num_heads": 2}, "O110"),
         ("CausalConvWithState", [floats(1, 3, 5), floats(4, 1, 2)], {}, "O112"),
         ("CausalConvWithState", [floats(1, 3, 5), floats(3, 1, 2)], {"state_window": 2}, "O117"),
         ("LinearAttention", [floats(1, 3, 8), floats(1, 3, 8), floats(1, 3, 8)], {"q_num_heads": 2, "kv_num_heads": 2}, "O110"),
