@@ -21,7 +21,8 @@ WHOLE = 0x4B000000  # the bits of 2^23 as f32, whose last place is 1: a small in
 @dataclass(frozen=True)
 class Unpack(Op):
     """y[k, n] = (code - zero) * scale[k // block, n], where the code is what `bits` bits of words[k // p, n] from bit
-    (k % p) * bits on say, p = 32 // bits. Zero is a number, or zeros[k // block, n] of a third operand.
+    (k % p) * bits on say, p = 32 // bits. Zero is a number, or zeros[k // block, n] of a third operand. With a table it
+    is table[code] * scale, and there is no zero.
 
     Weights of a product are decoded by whoever reads them: all that memory holds, and gives, are the words.
     """
@@ -34,6 +35,7 @@ class Unpack(Op):
     bits: int
     block: int
     zero: int | None = None
+    table: tuple[float, ...] = ()
 
     @property
     def per_word(self) -> int:
@@ -44,7 +46,10 @@ class Unpack(Op):
             raise OpTypeError(f"unpack: blocks of {self.block} codes of {self.bits} bits are no whole words")
         if words.rank != 2 or words.dtype != u32 or any(t.dtype != f32 for t in (scales, *zeros)):
             raise OpTypeError(f"unpack: takes words of 32 bits and f32 scales, not {words!r} and {scales!r}")
-        if (self.zero is None) != (len(zeros) == 1):
+        if self.table:
+            if len(self.table) != 1 << self.bits or self.bits > 4 or self.zero is not None or zeros:
+                raise OpTypeError(f"unpack: a table has a number for each code of at most 4 bits, and no zero; it has {len(self.table)}")
+        elif (self.zero is None) != (len(zeros) == 1):
             raise OpTypeError("unpack: zero is a number, or one more operand")
         columns = words.shape[1]
         if words.shape[0] != -(-self.rows // self.per_word):
@@ -58,6 +63,8 @@ class Unpack(Op):
         k = np.arange(self.rows)
         shifts = (k % self.per_word * self.bits).astype(np.uint32)[:, None]
         codes = (words[k // self.per_word] >> shifts) & np.uint32((1 << self.bits) - 1)
+        if self.table:
+            return np.array(self.table, np.float32)[codes] * scales[k // self.block]
         zero = zeros[0][k // self.block] if zeros else np.float32(self.zero)
         return (codes.astype(np.float32) - zero) * scales[k // self.block]
 
@@ -68,6 +75,8 @@ class Unpack(Op):
         shifted = scalar.apply("shr", operands[0](word, column), scalar.cast(IndexValue(self.bits * place), u32))
         code = scalar.apply("and", shifted, scalar.constant((1 << self.bits) - 1, u32))
         scale = operands[1](group, column)
+        if self.table:
+            return scalar.apply("mul", _chosen(code, self.table), scale)
         if self.zero is None:
             return scalar.apply("mul", scalar.apply("sub", scalar.cast(code, f32), operands[2](group, column)), scale)
         whole = scalar.Bitcast(scalar.apply("or", code, scalar.constant(WHOLE, u32)), f32)
@@ -80,3 +89,15 @@ class Unpack(Op):
         yield Sample(cls(16, 4, 16), (u32[2, 5], f32[1, 5], f32[1, 5]))
         yield Sample(cls(9, 8, 4, 128), (u32[3, 4], f32[3, 4]))
         yield Sample(cls(33, 2, 32, 0), (u32[3, 4], f32[2, 4]))
+        yield Sample(cls(20, 4, 8, table=tuple(n * n / 64 for n in range(-8, 8))), (u32[3, 5], f32[3, 5]))
+
+
+def _chosen(code: Scalar, table: tuple[float, ...]) -> Scalar:
+    """The number that a code stands for, by its bits from the highest on: no memory is read, and every lane of a vector
+    takes the same way."""
+    if len(table) == 1:
+        return scalar.constant(float(np.float32(table[0])), f32)
+    half = len(table) // 2
+    bit = scalar.apply("and", code, scalar.constant(half, u32))
+    is_low = scalar.apply("eq", bit, scalar.constant(0, u32))
+    return scalar.select(is_low, _chosen(code, table[:half]), _chosen(code, table[half:]))

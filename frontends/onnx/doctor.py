@@ -18,7 +18,7 @@ from ingot.compiler.ir.types import MOST_AXES
 from ingot.frontends.onnx import functions
 from ingot.frontends.onnx.calls import call_graph, function_key
 from ingot.frontends.onnx.elements import element
-from ingot.frontends.onnx.host import is_host_op
+from ingot.frontends.onnx.host import is_host_op, is_miscounted
 from ingot.frontends.onnx.importer import DEEPEST, MOST_NODES, ordered
 from ingot.frontends.onnx.model import OnnxModule
 from ingot.frontends.onnx.problems import Kind, OnnxError, Problem, ProblemError
@@ -235,6 +235,8 @@ class _Structure:
         if schema is None:
             if not supported:
                 self.problems.append(functions.unknown_op(node, domain, version).at(label))
+            if is_miscounted(node):
+                self.add(Kind.INPUT_COUNT, f"{node.op_type} is given {len(node.input)} inputs", label)
             self.problems += [problem.at(label) for problem in undescribed_problems(node)]
             return
         if not supported and not (schema.has_function or schema.has_context_dependent_function):

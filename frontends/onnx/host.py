@@ -7,6 +7,7 @@ where Slice begins): it is compiled for the values of the first call, and run by
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,21 @@ def shape_by_value(*names: str) -> Callable[[Evaluator], Evaluator]:
 
 def is_host_op(domain: str, name: str) -> bool:
     return (domain_name(domain), name) in _EVALUATORS
+
+
+def hosted() -> list[tuple[str, str]]:
+    """(domain, op) of every evaluator of whole nodes."""
+    return sorted(_EVALUATORS)
+
+
+def is_miscounted(node: NodeProto) -> bool:
+    """Whether an evaluator is not given the inputs that its signature wants: not every op is described by ONNX."""
+    function = _EVALUATORS.get((domain_name(node.domain), node.op_type))
+    if function is None:
+        return False
+    named = list(inspect.signature(function).parameters.values())[1:]
+    needed = sum(p.default is p.empty for p in named)
+    return len(node.input) > len(named) or len([n for n in node.input[:needed] if n]) < needed
 
 
 def evaluator(domain: str, name: str) -> Evaluator | None:

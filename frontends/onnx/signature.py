@@ -69,24 +69,38 @@ def form_problems(node: NodeProto, schema: Any) -> Iterator[ProblemError]:
 _I, _F, _S = AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.STRING
 _UNDESCRIBED: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
-        ("axis", "bits", "block_size", "ceil_mode", "channels_last", "count_include_pad", "do_rotary", "group", "hidden_size",
-         "input_forget", "interleaved", "K", "keepdims", "kv_num_heads", "layout", "local_window_size", "N", "num_heads",
-         "output_dtype", "precision", "rotary_embedding_dim", "rotary_interleaved", "saturate", "storage_order", "transA", "transB",
-         "transBatchA", "transBatchB", "unidirectional"), (_I,),
+        ("accuracy_level", "align_corners", "axis", "bits", "block_size", "ceil_mode", "channels_last", "chunk_size", "count_include_pad",
+         "dilation", "dim", "do_rotary", "expert_weight_bits", "fc1_expert_weight_bits", "fc2_expert_weight_bits",
+         "fc3_expert_weight_bits", "gather_axis", "group", "groups", "hidden_size", "input_forget", "interleaved", "is_bidirectional",
+         "is_packed_batching", "K", "k", "keepdims", "kv_num_heads", "layout", "local_window_size", "max_distance", "mrope_layout", "N",
+         "ndim", "ngram_size", "normalize_routing_weights", "normalized", "num_branches", "num_heads", "onesided", "output_dtype",
+         "output_qk", "past_present_share_buffer", "positive", "precision", "q_num_heads", "quantize_axis", "rotary_embedding_dim",
+         "rotary_interleaved", "saturate", "seed", "signal_ndim", "size", "sparse_block_size", "state_window", "step", "storage_order",
+         "swiglu_fusion", "transA", "transB", "transBatchA", "transBatchB", "unidirectional", "upper", "use_sparse_mixer"), (_I,),
     ),
-    **dict.fromkeys(("alpha", "beta", "clip", "epsilon", "mask_filter_value", "scale", "softcap"), (_F,)),
+    "MatMulBnb4.quant_type": (_I,),
+    **dict.fromkeys(("GroupNorm.activation", "SkipGroupNorm.activation"), (_I,)),
+    **dict.fromkeys(
+        ("alpha", "beta", "clip", "epsilon", "extrapolation_value", "mask_filter_value", "scale", "softcap", "swiglu_limit"), (_F,)
+    ),
     **dict.fromkeys(("activation_alpha", "activation_beta"), (_F, AttributeProto.FLOATS)),
-    **dict.fromkeys(("activation", "auto_pad", "direction", "metric"), (_S,)),
-    **dict.fromkeys(("axes", "dilations", "kernel_shape", "pads", "qkv_hidden_sizes", "strides"), (AttributeProto.INTS,)),
+    **dict.fromkeys(
+        ("activation", "activation_type", "auto_pad", "direction", "metric", "mode", "padding_mode", "quant_type", "update_rule"), (_S,)
+    ),
+    **dict.fromkeys(
+        ("axes", "dilations", "kernel_shape", "mrope_section", "output_padding", "output_shape", "pads", "qkv_hidden_sizes", "strides"),
+        (AttributeProto.INTS,),
+    ),
     "activation_params": (AttributeProto.FLOATS,),
     "activations": (AttributeProto.STRINGS,),
 }  # fmt: skip
 
 
 def undescribed_problems(node: NodeProto) -> Iterator[ProblemError]:
-    """Attributes of the wrong type, of an op that ONNX does not describe: names mean the same in all of them."""
+    """Attributes of the wrong type, of an op that ONNX does not describe: a name means the same in all of them,
+    but for those with the name of an op before it."""
     for attribute in node.attribute:
-        kinds = _UNDESCRIBED.get(attribute.name)
+        kinds = _UNDESCRIBED.get(f"{node.op_type}.{attribute.name}", _UNDESCRIBED.get(attribute.name))
         if kinds is not None and attribute.type not in kinds and not attribute.ref_attr_name:
             wanted, found = (AttributeProto.AttributeType.Name(k) for k in (kinds[0], attribute.type))
             yield ProblemError(Kind.BAD_ATTRIBUTE, f"{attribute.name!r} of {node.op_type} is a {found}, not {wanted}")

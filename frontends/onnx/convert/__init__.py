@@ -10,7 +10,13 @@ from ingot.frontends.onnx.convert import (
     indexing,
     matrix,
     microsoft,
+    microsoft_basics,
+    microsoft_experts,
+    microsoft_images,
+    microsoft_packed,
     microsoft_quantized,
+    microsoft_recurrent,
+    microsoft_sequences,
     movement,
     normalization,
     quantized,
@@ -26,5 +32,5 @@ from ingot.frontends.onnx.convert import (
     vision,
 )
 
-FAMILIES = (attention, classical, constants, control, convolution, elementwise, indexing, matrix, microsoft, microsoft_quantized, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
+FAMILIES = (attention, classical, constants, control, convolution, elementwise, indexing, matrix, microsoft, microsoft_basics, microsoft_experts, microsoft_images, microsoft_packed, microsoft_quantized, microsoft_recurrent, microsoft_sequences, movement, normalization, quantized, random, recurrent, reduction, resize, sequences,
             signal, training, trees, types, vision)

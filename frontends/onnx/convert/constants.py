@@ -79,11 +79,11 @@ def size(op: Call, x: Value) -> Any:
 
 
 @onnx_op("Range", raw=True)
-def range_(op: Call, start: Value, limit: Value, delta: Value) -> Any:
+def range_(op: Call, start: Value, limit: Value, delta: Value = None) -> Any:
     """start, start + delta, ... up to limit; the bounds may be symbolic dims, the delta is a number."""
     element = element_of_value(start)
     op.require(element.storage is not None, Kind.ELEMENT_TYPE, f"it does not count in {element}")
-    step = op.number(op.known(2), "the delta")
+    step = op.number(op.known(2), "the delta") if op.has_input(2) else 1
     op.require(step != 0, Kind.BAD_VALUE, "the delta is 0")
     assert element.storage is not None
     counted = any(isinstance(v, Dims) for v in (start, limit)) and float(step).is_integer()

@@ -296,13 +296,21 @@ def _each(op: Call, name: str, count: int) -> list[int]:
     return found
 
 
+def _directions(op: Call, name: str, count: int) -> list[bool]:
+    """Whether each of so many inputs or outputs is scanned backwards."""
+    found = _each(op, name, count)
+    wrong = next((direction for direction in found if direction not in (0, 1)), None)
+    op.require(wrong is None, Kind.BAD_ATTRIBUTE, f"{name} has {wrong}; 0 is forwards and 1 backwards")
+    return [direction == 1 for direction in found]
+
+
 @onnx_op("Scan", since=9)
 def scan(op: Call, *inputs: Tensor) -> Any:
     body = op.graph("body")
     streams = _streams(op, len(inputs))
     states, xs = list(inputs[: len(inputs) - streams]), list(inputs[len(inputs) - streams :])
     in_axes = _each(op, "scan_input_axes", streams)
-    backwards = _each(op, "scan_input_directions", streams)
+    backwards = _directions(op, "scan_input_directions", streams)
     rows = []
     for x, axis, reverse in zip(xs, in_axes, backwards, strict=True):
         row = _to_front(x, normalize_axis(axis, x.rank, op.name))
@@ -310,7 +318,7 @@ def scan(op: Call, *inputs: Tensor) -> Any:
     final, collected = _scanned(op, body, states, rows)
     count = len(collected)
     out_axes = _each(op, "scan_output_axes", count)
-    out_backwards = _each(op, "scan_output_directions", count)
+    out_backwards = _directions(op, "scan_output_directions", count)
     results = []
     for y, axis, reverse in zip(collected, out_axes, out_backwards, strict=True):
         results.append(_from_front(y[::-1] if reverse else y, normalize_axis(axis, y.rank, op.name)))
@@ -335,7 +343,7 @@ def scan_batched(op: Call, lengths: Tensor | None, *inputs: Tensor) -> Any:
     body = op.graph("body")
     streams = _streams(op, len(inputs))
     count = len(inputs) - streams
-    backwards = _each(op, "directions", streams)
+    backwards = _directions(op, "directions", streams)
     for place, x in enumerate(inputs):
         least = 1 if place < count else 2
         op.require(x.rank >= least, Kind.BAD_SHAPE, f"input {place + 1} is {x.type!r}; it has {least} axes or more")

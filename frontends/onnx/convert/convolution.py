@@ -88,19 +88,30 @@ def convolved(op: Call, x: Tensor, w: Tensor) -> Any:
 
 @onnx_op("ConvTranspose")
 def conv_transpose(op: Call, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Any:
+    return transposed(op, x, w, bias, numbers(op, "pads", 2 * max(w.rank - 2, 0), 0))
+
+
+def transposed(op: Call, x: Tensor, w: Tensor, bias: Tensor | None, pads: Sequence[Dim]) -> Any:
+    """A transposed convolution with these pads, of all starts and then of all ends."""
     taps = _taps(op, w)
     rank = len(taps)
     op.require(x.rank == rank + 2, Kind.BAD_SHAPE, f"windows of {rank} dims do not fit {x.type!r}")
     strides, dilations = tuple(numbers(op, "strides", rank, 1)), tuple(numbers(op, "dilations", rank, 1))
     op.require(all(s > 0 for s in (*strides, *dilations)), Kind.BAD_ATTRIBUTE, "strides and dilations are positive")
     extra = numbers(op, "output_padding", rank, 0)
-    shape, sides = _upsampled(op, x.shape[2:], taps, strides, dilations, extra)
+    shape, sides = _upsampled(op, x.shape[2:], taps, strides, dilations, extra, pads)
     result = x.apply(ConvolutionTranspose(strides, sides, dilations, op.get("group", 1), shape=shape), w)
     return result if bias is None else per_channel(result, bias)
 
 
 def _upsampled(
-    op: Call, sizes: Sequence[Dim], taps: Sequence[int], strides: Sequence[int], dilations: Sequence[int], extra: Sequence[int]
+    op: Call,
+    sizes: Sequence[Dim],
+    taps: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    extra: Sequence[int],
+    pads: Sequence[Dim],
 ) -> tuple[tuple[Dim, ...], Sides]:
     """The spatial shape of the result and the padding that goes with it."""
     rank = len(taps)
@@ -109,7 +120,6 @@ def _upsampled(
     if wanted is not None and len(wanted) == rank + 2:
         wanted = wanted[2:]
     op.require(wanted is None or len(wanted) == rank, Kind.BAD_ATTRIBUTE, f"output_shape is {wanted}")
-    pads = numbers(op, "pads", 2 * rank, 0)
     shape: list[Dim] = []
     sides: list[tuple[Dim, Dim]] = []
     for n in range(rank):

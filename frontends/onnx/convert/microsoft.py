@@ -16,7 +16,7 @@ from ingot.compiler.ops.movement import Iota, concat, stack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.attention import attend, heads_of, merged
-from ingot.frontends.onnx.convert.convolution import convolved, max_pool_, per_channel
+from ingot.frontends.onnx.convert.convolution import convolved, per_channel
 from ingot.frontends.onnx.convert.matrix import gemm
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import MICROSOFT, ONNX, onnx_op
@@ -149,7 +149,7 @@ def cdist(op: Call, a: Tensor, b: Tensor) -> Any:
 # --- norms ------------------------------------------------------------------------------------------
 
 
-def _layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any, Any]:
+def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any, Any]:
     wide = x.cast(x.dtype.compute)
     mean = wide.reduce("mean", (x.rank - 1,), True)
     centred = wide - mean
@@ -158,7 +158,7 @@ def _layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> tuple[Any, Any
     return (y if beta is None else y + beta.cast(wide.dtype)).cast(x.dtype), mean, scale
 
 
-def _rms_norm(x: Any, gamma: Any, epsilon: float) -> tuple[Any, Any]:
+def rms_norm(x: Any, gamma: Any, epsilon: float) -> tuple[Any, Any]:
     wide = x.cast(x.dtype.compute)
     scale = ((wide * wide).reduce("mean", (x.rank - 1,), True) + epsilon).rsqrt()
     return (wide * scale * gamma.cast(wide.dtype)).cast(x.dtype), scale
@@ -169,7 +169,7 @@ def skip_layer_normalization(
     op: Call, x: Tensor, skip: Tensor, gamma: Tensor, beta: Tensor | None = None, bias: Tensor | None = None
 ) -> Any:
     total = x + skip if bias is None else x + skip + bias
-    return *_layer_norm(total, gamma, beta, op.get("epsilon", 1e-12)), total
+    return *layer_norm(total, gamma, beta, op.get("epsilon", 1e-12)), total
 
 
 @onnx_op("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
@@ -177,12 +177,12 @@ def skip_simplified_layer_normalization(
     op: Call, x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None
 ) -> Any:
     total = x + skip if bias is None else x + skip + bias
-    y, scale = _rms_norm(total, gamma, op.get("epsilon", 1e-12))
+    y, scale = rms_norm(total, gamma, op.get("epsilon", 1e-12))
     return y, scale, scale, total
 
 
 def _simplified(op: Call, x: Tensor, gamma: Tensor) -> Any:
-    return _rms_norm(x, gamma, op.get("epsilon", 1e-5))
+    return rms_norm(x, gamma, op.get("epsilon", 1e-5))
 
 
 for _domain in (MICROSOFT, ONNX):
@@ -207,12 +207,15 @@ def embed_layer_normalization(
     total = total + (positions[:length] if places is None else positions.apply(Gather(0), places))
     if segments is not None and kinds is not None:
         total = total + kinds.apply(Gather(0), segments)
-    y, _, _ = _layer_norm(total, gamma, beta, op.get("epsilon", 1e-12))
+    y, _, _ = layer_norm(total, gamma, beta, op.get("epsilon", 1e-12))
+    return y, filled(op, ids, mask), total
+
+
+def filled(op: Call, ids: Tensor, mask: Tensor | None) -> Any:
+    """How many places of each row a mask leaves; none where there is no mask."""
     if mask is None:
-        count = op.constant(np.zeros((), np.int32)).broadcast_to((ids.shape[0],))
-    else:
-        count = mask.cast(i32).reduce("sum", (1,))
-    return y, count, total
+        return op.constant(np.zeros((), np.int32)).broadcast_to((ids.shape[0],))
+    return mask.cast(i32).reduce("sum", (1,))
 
 
 # --- attention --------------------------------------------------------------------------------------
@@ -223,7 +226,7 @@ def _filter(op: Call, keep: Any, dtype: Any) -> Any:
     return keep.where(0.0, op.get("mask_filter_value", -10000.0)).cast(dtype)
 
 
-def _padding_bias(op: Call, mask: Tensor, batch: Dim, length: Dim, keys: Dim, dtype: Any) -> Any:
+def padding_bias(op: Call, mask: Tensor, batch: Dim, length: Dim, keys: Dim, dtype: Any) -> Any:
     """Any of the forms in which a mask is given, as numbers to add to [batch, heads, length, keys]."""
     place = Tensor(op.trace, op.trace.emit(Iota((keys,), 0, i64)))
     if mask.rank == 1:  # lengths, or ends and then starts
@@ -244,7 +247,7 @@ def _causal_bias(op: Call, length: Dim, keys: Dim, dtype: Any) -> Any:
     return _filter(op, column <= row, dtype)
 
 
-def _attended(op: Call, q: Any, k: Any, v: Any, biases: list[Any]) -> Any:
+def attended(op: Call, q: Any, k: Any, v: Any, biases: list[Any]) -> Any:
     """Attention with everything that is added to the scores; [batch, length, heads * size]."""
     total: Any = None
     for bias in biases:
@@ -288,8 +291,8 @@ def self_attention(op: Call, projected: Any, mask: Tensor | None, past: Tensor |
         k, v = concat([past[0], k], 2), concat([past[1], v], 2)
     padding = None
     if mask is not None:
-        padding = _padding_bias(op, mask, q.shape[0], q.shape[2], k.shape[2], q.dtype)
-    y = _attended(op, q, k, v, [padding, extra])
+        padding = padding_bias(op, mask, q.shape[0], q.shape[2], k.shape[2], q.dtype)
+    y = attended(op, q, k, v, [padding, extra])
     return y, stack([k, v], 0) if op.wants(1) else None
 
 
@@ -306,7 +309,7 @@ def multi_head_attention(
     past_value: Tensor | None = None,
 ) -> Any:
     heads = op.get("num_heads")
-    q, k, v = _unpacked(op, query, key, value, heads)
+    q, k, v = unpacked_heads(op, query, key, value, heads)
     if bias is not None:
         width = q.shape[1] * q.shape[3]
         parts = (bias[:width], bias[width : 2 * width], bias[2 * width :])
@@ -318,15 +321,15 @@ def multi_head_attention(
         k, v = concat([past_key, k], 2), concat([past_value, v], 2)
     padding = None
     if mask is not None:
-        padding = _padding_bias(op, mask, q.shape[0], q.shape[2], k.shape[2], q.dtype)
-    return _attended(op, q, k, v, [padding, extra]), k, v
+        padding = padding_bias(op, mask, q.shape[0], q.shape[2], k.shape[2], q.dtype)
+    return attended(op, q, k, v, [padding, extra]), k, v
 
 
 def _is_heads(x: Tensor | None) -> bool:
     return x is not None and x.rank == 4
 
 
-def _unpacked(op: Call, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int) -> tuple[Any, Any, Any]:
+def unpacked_heads(op: Call, query: Tensor, key: Tensor | None, value: Tensor | None, heads: int) -> tuple[Any, Any, Any]:
     """Queries, keys and values as [batch, heads, length, size], from any of the packings."""
     if query.rank == 5:  # [batch, length, heads, 3, size]
         _require_parts(op, query, 3)
@@ -425,9 +428,3 @@ def group_query_attention(
     op.require(not op.get("softcap", 0.0), Kind.UNSUPPORTED, "softcap of GroupQueryAttention")
     y = attend(op, q, k, v, mask, op.get("scale", 0.0) or None)
     return merged(y), k, v
-
-
-@onnx_op("NhwcMaxPool", domain=MICROSOFT, least_ranks={0: 3})
-def nhwc_max_pool(op: Call, x: Tensor) -> Any:
-    first = x.transpose((0, x.rank - 1, *range(1, x.rank - 1)))
-    return max_pool_(op, first).transpose((0, *range(2, x.rank), 1))

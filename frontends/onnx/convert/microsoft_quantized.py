@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from ingot.compiler.ir.types import DType, f32, i32
 from ingot.compiler.ops.base import normalize_axis
-from ingot.compiler.ops.contraction import contract
 from ingot.compiler.ops.contraction import matmul as contracted
+from ingot.compiler.ops.indexing import Gather
 from ingot.compiler.ops.movement import concat
-from ingot.compiler.ops.packed import Unpack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.convolution import average_pool_
 from ingot.frontends.onnx.convert.matrix import integer_product, without_zero
-from ingot.frontends.onnx.convert.microsoft import self_attention
+from ingot.frontends.onnx.convert.microsoft import filled, layer_norm, self_attention
 from ingot.frontends.onnx.convert.quantized import (
     dequantize_linear,
     dynamic_quantize_linear,
@@ -189,69 +185,6 @@ def qgemm(
     return requantized(op, total, factor / scale.reshape(()), zero.reshape(()), zero.dtype)
 
 
-@onnx_op("MatMulNBits", domain=MICROSOFT, known=(1, 3), least_ranks={0: 1})
-def matmul_n_bits(
-    op: Call,
-    a: Tensor,
-    packed: np.ndarray,
-    scales: Tensor,
-    zeros: np.ndarray | None = None,
-    groups: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Any:
-    """Weights [n, k] of few bits in blocks along k, each with a scale and a zero point (the middle by default)."""
-    op.require(groups is None, Kind.UNSUPPORTED, "g_idx of MatMulNBits")
-    rows, columns, bits, block = op.get("N"), op.get("K"), op.get("bits", 4), op.get("block_size")
-    op.require(bits in (2, 4, 8), Kind.BAD_ATTRIBUTE, f"weights of {bits} bits; they have 2, 4 or 8")
-    op.require(min(rows, columns, block) > 0, Kind.BAD_ATTRIBUTE, f"{rows} rows of {columns} weights in blocks of {block}")
-    op.require(block * bits % 8 == 0, Kind.BAD_ATTRIBUTE, f"blocks of {block} weights of {bits} bits are no whole bytes")
-    blocks = -(-columns // block)
-    needs = rows * blocks * (block * bits // 8)
-    op.require(packed.dtype == np.uint8 and packed.size == needs, Kind.BAD_SHAPE,
-               f"the weights are {packed.size} elements of {packed.dtype}; {needs} bytes hold {rows} rows of {columns}")  # fmt: skip
-    if zeros is not None:
-        count = rows * (-(-blocks * bits // 8) if zeros.dtype == np.uint8 else blocks)
-        op.require(zeros.size == count, Kind.BAD_SHAPE, f"{zeros.size} zero points of {zeros.dtype} instead of {count}")
-    op.require(a.rank <= 6, Kind.BAD_SHAPE, f"{a.type!r} has more than 6 axes")
-    codes = _unpacked(packed.reshape(rows, blocks, -1), bits, block)
-    if zeros is None:
-        centre = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
-    elif zeros.dtype == np.uint8:
-        centre = _unpacked(zeros.reshape(rows, 1, -1), bits, blocks)[:, 0]
-    else:
-        centre = zeros.reshape(rows, blocks)
-    if a.dtype == scales.dtype == f32 and block % (32 // bits) == 0:
-        weight = _in_words(op, codes.reshape(rows, -1), scales.reshape(rows, blocks), centre, Unpack(columns, bits, block))
-        product = contracted(a, weight)
-        return product if bias is None else product + bias
-    # codes without their zero point are small integers: the product with the scales is left to the program
-    centred = (codes.astype(np.float32) - centre.astype(np.float32)[:, :, None]).astype(np.int8 if zeros is None or zeros.dtype == np.uint8 else np.float32)
-    weight = op.constant(centred).cast(a.dtype) * scales.cast(a.dtype).reshape(rows, blocks, 1)
-    weight = weight.reshape(rows, blocks * block)[:, :columns]
-    letters = "abcde"[: a.rank - 1]
-    product = contract(a, letters + "k", weight, "nk", letters + "n")
-    return product if bias is None else product + bias
-
-
-def _in_words(op: Call, codes: np.ndarray, scales: Tensor, zeros: np.ndarray, unpack: Unpack) -> Any:
-    """The weight [k, n] of codes [n, k]: words of neighbours along k, which the product itself decodes."""
-    count = -(-unpack.rows // unpack.per_word)
-    apart = codes[:, : count * unpack.per_word].reshape(len(codes), count, unpack.per_word).astype(np.uint32)
-    words = np.bitwise_or.reduce(apart << (np.arange(unpack.per_word, dtype=np.uint32) * unpack.bits), -1)
-    data, factors = op.constant(np.ascontiguousarray(words.T)), scales.swapaxes(0, 1)
-    if zeros.size and (zeros == zeros.flat[0]).all() and float(zeros.flat[0]).is_integer():
-        return data.apply(replace(unpack, zero=int(zeros.flat[0])), factors)
-    return data.apply(unpack, factors, op.constant(np.ascontiguousarray(zeros.T.astype(np.float32))))
-
-
-def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """The first `count` codes of the last axis, low bits first."""
-    steps = 8 // bits
-    shifts = np.arange(steps, dtype=np.uint8) * bits
-    codes = (data[..., None] >> shifts) & ((1 << bits) - 1)
-    return codes.reshape(*data.shape[:-1], -1)[..., :count].astype(np.uint8)
-
-
 # --- layers -----------------------------------------------------------------------------------------
 
 
@@ -303,3 +236,30 @@ def dynamic_quantize_lstm(
         return total.cast(f32) * (scale * weight_scale)
 
     return lstm(op, x, w, r, b, lengths, initial_h, initial_c, peepholes, product)
+
+
+@onnx_op("QEmbedLayerNormalization", domain=MICROSOFT, ranks={0: 2, 1: 2, 2: 2, 3: 2, 4: 2, 5: 1, 6: 1, 7: 2})
+def quantized_embed_layer_normalization(
+    op: Call,
+    ids: Tensor,
+    segments: Tensor | None,
+    words: Tensor,
+    positions: Tensor,
+    kinds: Tensor | None,
+    gamma: Tensor,
+    beta: Tensor,
+    mask: Tensor | None,
+    *parameters: Tensor,
+) -> Any:
+    """Only the codes of what is looked up become numbers; scales of the five tables come first, then their zero points."""
+    op.require(len(parameters) == 10, Kind.INPUT_COUNT, f"{len(parameters)} scales and zero points of five tables")
+    scales, zeros = parameters[:5], parameters[5:]
+    given = [part is not None for part in (segments, kinds, scales[2], zeros[2])]
+    op.require(all(given) or not any(given), Kind.INPUT_COUNT, "some of what segments need is missing")
+    needed = (0, 1, 3, 4)
+    op.require(all(scales[n] is not None and zeros[n] is not None for n in needed), Kind.INPUT_COUNT, "a table has no scale, or no zero point")
+    total = real(words.apply(Gather(0), ids), scales[0], zeros[0]) + real(positions[: ids.shape[1]], scales[1], zeros[1])
+    if segments is not None and kinds is not None:
+        total = total + real(kinds.apply(Gather(0), segments), scales[2], zeros[2])
+    y, _, _ = layer_norm(total, real(gamma, scales[3], zeros[3]), real(beta, scales[4], zeros[4]), op.get("epsilon", 1e-12))
+    return y, filled(op, ids, mask)

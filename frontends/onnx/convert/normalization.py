@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingot.compiler.ir import symbolic
+from ingot.compiler.ir.types import MOST_AXES
 from ingot.compiler.ops.base import normalize_axis
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
@@ -73,11 +75,14 @@ def group_normalization_18(op: Call, x: Tensor, scale: Tensor, shift: Tensor) ->
     return grouped(x, groups, repeated(scale), repeated(shift), op.get("epsilon", 1e-5))
 
 
-def grouped(x: Tensor, groups: Any, scale: Tensor, shift: Tensor, epsilon: float) -> Any:
+def grouped(x: Any, groups: Any, scale: Tensor, shift: Tensor, epsilon: float) -> Any:
     """Over the channels of a group and all spatial axes. Channels that are groups need no axis of their own, and without one
     they may stay last in memory."""
     wide, size = x.cast(x.dtype.compute), x.shape[1] // groups
     if size != 1 or x.rank == 2:
+        if x.rank == MOST_AXES:  # no tensor has one axis more
+            flat = x.reshape(*x.shape[:2], symbolic.product(x.shape[2:]))
+            return grouped(flat, groups, scale, shift, epsilon).reshape(*x.shape)
         wide = wide.reshape(x.shape[0], groups, size, *x.shape[2:])
     axes = tuple(range(2, wide.rank))
     centred = wide - wide.reduce("mean", axes, True)

@@ -27,7 +27,7 @@ def waves(length: int, taken: int, count: int, inverse: bool) -> tuple[np.ndarra
     return np.cos(angle), np.sin(angle) if inverse else -np.sin(angle)
 
 
-def _transformed(op: Call, real: Any, imaginary: Any, axis: int, cosine: np.ndarray, sine: np.ndarray) -> tuple[Any, Any]:
+def transformed(op: Call, real: Any, imaginary: Any, axis: int, cosine: np.ndarray, sine: np.ndarray) -> tuple[Any, Any]:
     """(real, imaginary) along an axis: the product with cosine + i sine."""
     letters = "abcdefgh"[: real.rank]
     result = letters[:axis] + "z" + letters[axis + 1 :]
@@ -82,17 +82,17 @@ def transform(op: Call, x: Tensor, given: np.ndarray | None, axis: int) -> Any:
     op.bounded(length * length, "the square of the length of the transform", MOST_ELEMENTS)
     real, imaginary = _split(x)
     if inverse and onesided:
-        return _real_inverse(op, real, imaginary, axis, length)
+        return real_inverse(op, real, imaginary, axis, length)
     real = _fitted(real, axis, length)
     imaginary = None if imaginary is None else _fitted(imaginary, axis, length)
     count = length // 2 + 1 if onesided else length
     cosine, sine = waves(length, length, count, inverse)
     if inverse:
         cosine, sine = cosine / length, sine / length
-    return stack(list(_transformed(op, real, imaginary, axis, cosine, sine)), -1)
+    return stack(list(transformed(op, real, imaginary, axis, cosine, sine)), -1)
 
 
-def _real_inverse(op: Call, real: Any, imaginary: Any, axis: int, length: int) -> Any:
+def real_inverse(op: Call, real: Any, imaginary: Any, axis: int, length: int) -> Any:
     """A real signal from the frequencies that are not conjugates of others; those stand for two."""
     taken = length // 2 + 1
     real = _fitted(real, axis, taken)
@@ -101,7 +101,7 @@ def _real_inverse(op: Call, real: Any, imaginary: Any, axis: int, length: int) -
     cosine, sine = cosine * twice, sine * twice
     if imaginary is not None:
         imaginary = _fitted(imaginary, axis, taken)
-    signal, _ = _transformed(op, real, imaginary, axis, cosine, sine)
+    signal, _ = transformed(op, real, imaginary, axis, cosine, sine)
     return signal.reshape(*signal.shape, 1)
 
 
@@ -126,7 +126,7 @@ def stft(op: Call, x: Tensor, step: np.ndarray, window: Tensor | None = None, le
     parts = [None if p is None else _frames(op, p, frames, size, hop) for p in (real, imaginary)]
     if window is not None:
         parts = [None if p is None else p * window for p in parts]
-    return stack(list(_transformed(op, parts[0], parts[1], 2, cosine, sine)), -1)
+    return stack(list(transformed(op, parts[0], parts[1], 2, cosine, sine)), -1)
 
 
 def _frames(op: Call, signal: Any, frames: Dim, size: int, hop: int) -> Any:

@@ -371,6 +371,9 @@ def _forest(op: Call, kind: str) -> Forest:
         raise ProblemError(Kind.BAD_ATTRIBUTE, f"a tree names the node {error}, which does not exist") from None
     reached = {n for m, here in enumerate(forest.mode) if here != LEAF for n in (forest.yes[m], forest.no[m])}
     forest.roots = [n for n in place.values() if n not in reached]
+    begun = {tree for (tree, _), n in place.items() if n not in reached}
+    lost = next((tree for tree in trees if tree not in begun), None)
+    op.require(lost is None, Kind.BAD_ATTRIBUTE, f"tree {lost} has no root: each of its nodes is the child of one of them")
     return forest
 
 

@@ -126,7 +126,7 @@ def grid_sample(op: Call, x: Tensor, grid: Tensor) -> Any:
         place = _denormalized(op, flat[:, :, len(sizes) - 1 - axis], size, align)
         if mode == "nearest":
             place = place.round()
-        if padding == "border":
+        if padding == "border" and mode != "cubic":  # whose weights go on outside; only what they weigh is at the border
             place = clamped_float(op, place, size)
         if reflect is not None:
             place = reflect(place, axis)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ingot.frontends.onnx.host import host_op
 from ingot.frontends.onnx.problems import Kind, ProblemError
+from ingot.frontends.onnx.registry import MICROSOFT
 
 
 @host_op("NonZero", dynamic=(1,))
@@ -47,6 +48,30 @@ def unique(call: Any, x: np.ndarray) -> Any:
         values = np.take(values, order, 0 if axis is None else axis)
         first, inverse, counts = first[order], place[inverse], counts[order]
     return values, first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
+
+
+@host_op("Unique", domain=MICROSOFT, dynamic=(0,))
+def unique_in_order(call: Any, x: np.ndarray) -> Any:
+    """(values, which of them each element is, how often each is there), in the order in which they first appear."""
+    if x.ndim != 1:
+        raise ProblemError(Kind.BAD_SHAPE, f"Unique of an array of {x.ndim} axes; it has 1")
+    values, first, inverse, counts = np.unique(x, True, True, True)
+    order = np.argsort(first, kind="stable")
+    return values[order], np.argsort(order)[inverse.reshape(-1)].astype(np.int64), counts[order].astype(np.int64)
+
+
+@host_op("RemovePadding", domain=MICROSOFT, dynamic=(0,))
+def remove_padding(call: Any, x: np.ndarray, counts: np.ndarray) -> Any:
+    """(rows of tokens, the places of those and then of the padding, how many tokens end before each row, the most)."""
+    if x.ndim != 3 or counts.shape != x.shape[:1]:
+        raise ProblemError(Kind.BAD_SHAPE, f"RemovePadding of {list(x.shape)} with {list(counts.shape)} lengths")
+    if ((counts < 0) | (counts > x.shape[1])).any():
+        raise ProblemError(Kind.BAD_VALUE, f"RemovePadding: lengths are {counts.tolist()}, of at most {x.shape[1]} tokens")
+    kept = (np.arange(x.shape[1]) < counts[:, None]).reshape(-1)
+    places = np.concatenate([np.flatnonzero(kept), np.flatnonzero(~kept)]).astype(np.int32)
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    longest = np.array([counts.max(initial=0)], np.int32)
+    return x.reshape(-1, x.shape[2])[kept], places.reshape(x.shape[:2]), ends, longest
 
 
 def _scalar(value: np.ndarray | None, default: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from onnx import defs
 
 from ingot.frontends.onnx import load_onnx
-from ingot.frontends.onnx.host import is_host_op
+from ingot.frontends.onnx.host import hosted, is_host_op
 from ingot.frontends.onnx.registry import MICROSOFT, ML, ONNX, PREVIEW, TRAINING, registered
 from tests.frontends.onnx.exclusions import CASES, EXCLUDED, PASSING
 
@@ -69,8 +69,9 @@ def page() -> str:
         lines += ["", f"### {domain or 'ai.onnx'}", "", "| op | how | versions |", "|---|---|---|"]
         for name, schema in newest_schemas(domain).items():
             lines.append(f"| {name} | {how(domain, name, schema) or 'not supported'} | {_versions(domain, name)} |")
-    lines += ["", f"### {MICROSOFT}", "", "What exporters and quantisers for ONNX Runtime write; all compiled.", ""]
-    lines += [", ".join(sorted(name for domain, name in registered() if domain == MICROSOFT)) + "."]
+    apart = " and ".join(name for domain, name in hosted() if domain == MICROSOFT)
+    lines += ["", f"### {MICROSOFT}", "", f"What exporters, quantisers and optimisers for ONNX Runtime write; all compiled, but {apart}, which the host runs.", ""]
+    lines += [", ".join(sorted({name for domain, name in (*registered(), *hosted()) if domain == MICROSOFT})) + "."]
     return "\n".join(lines) + "\n"
 
 

@@ -177,6 +177,17 @@ def test_half_of_a_complex_number(count: int):
     assert refusal(model_of([helper.make_node("Constant", [], ["y"], value=odd)], [], ["y"])) == "O103"
 
 
+@pytest.mark.parametrize("axes", [5, 64])
+def test_a_normalisation_over_many_axes(rng: np.random.Generator, axes: int):
+    """No tensor on the way has one axis more than the greatest number."""
+    x = rng.standard_normal((2, 3, 4, *[1] * (axes - 4), 5)).astype(np.float32)
+    model = model_of([node("InstanceNormalization", "x s b", "y")], [info("x", x)], ["y"], {"s": np.ones(3, np.float32), "b": np.zeros(3, np.float32)})
+    inner = tuple(range(2, axes))
+    expected = (x - x.mean(inner, keepdims=True)) / np.sqrt(x.var(inner, keepdims=True) + 1e-5)
+    # sums of twenty numbers
+    np.testing.assert_allclose(ingot.compile(ingot.load_onnx(model))(x), expected, atol=1e-5)
+
+
 def external(folder: Path, location: str, **entries: str) -> str:
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
     for key, value in {"location": location, **entries}.items():

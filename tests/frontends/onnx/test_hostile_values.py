@@ -266,7 +266,13 @@ def test_one_of_many_inputs_is_left_out():
 
 @pytest.mark.parametrize(
     ("values", "code"),
-    [({"num_scan_inputs": 1 << 31}, "O109"), ({"num_scan_inputs": 0}, "O109"), ({"num_scan_inputs": 1, "scan_input_axes": [0, 1]}, "O109")],
+    [
+        ({"num_scan_inputs": 1 << 31}, "O109"),
+        ({"num_scan_inputs": 0}, "O109"),
+        ({"num_scan_inputs": 1, "scan_input_axes": [0, 1]}, "O109"),
+        ({"num_scan_inputs": 1, "scan_input_directions": [2]}, "O109"),
+        ({"num_scan_inputs": 1, "scan_input_directions": [-1]}, "O109"),
+    ],
     ids=str,
 )
 def test_scan_over_what_it_has_not(values: dict[str, Any], code: str):
@@ -294,6 +300,21 @@ def test_a_forest_of_open_width():
     model = model_of([ensemble], [info("x", x, ["rows", "width"])], ["y"], domains={"ai.onnx.ml": 5})
     assert check_onnx(model) == []
     np.testing.assert_array_equal(ingot.compile(ingot.load_onnx(model))(x), [[1.0], [2.0]])
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_tree_that_has_no_root(before: bool):
+    """A node that is its own child, alone and after a tree that is one: nothing leads into the tree."""
+    nodes = [(0, 0, "BRANCH_LEQ", 1, 2), (0, 1, "LEAF", 0, 0), (0, 2, "LEAF", 0, 0)] if before else []
+    nodes += [(1, 0, "BRANCH_LEQ", 0, 1), (1, 1, "LEAF", 0, 0)]
+    names = ("treeids", "nodeids", "modes", "truenodeids", "falsenodeids")
+    given = {f"nodes_{name}": list(column) for name, column in zip(names, zip(*nodes, strict=True), strict=True)}
+    leaves = [(tree, number) for tree, number, mode, *_ in nodes if mode == "LEAF"]
+    given |= {"nodes_featureids": [0] * len(nodes), "nodes_values": [0.5] * len(nodes), "target_ids": [0] * len(leaves)}
+    given |= {"target_treeids": [t for t, _ in leaves], "target_nodeids": [n for _, n in leaves], "target_weights": [1.0] * len(leaves)}
+    ensemble = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **given)
+    (problem,) = check_onnx(model_of([ensemble], [info("x", np.zeros((2, 3), np.float32))], ["y"], domains={"ai.onnx.ml": 3}))
+    assert (problem.code, "tree 1 has no root" in problem.message) == ("O109", True), problem
 
 
 def test_a_transposed_convolution_of_which_nothing_is_left():
