@@ -23,8 +23,10 @@ from ingot.compiler.ir.symbolic.expression import (
     accumulate,
     add,
     build,
+    has_division,
     monomial_key,
     multiply,
+    multiply_monomials,
     multiply_plain,
     pieces,
     rank_of,
@@ -302,7 +304,7 @@ def recombine(terms: dict[Monomial, int], constant: int) -> Dim:
     The rules are d*(x//d) + x%d -> x, x - d*(x//d) -> x%d and x - x%d -> d*(x//d). Each application leaves
     fewer nested divisions, or as many and fewer terms. The same sums come up again and again, so the outcome is kept.
     """
-    if len(terms) < 2:
+    if len(terms) < 2 or _is_combined(terms):
         return build(terms, constant)
     key = frozenset(terms.items())
     found = _recombined.get(key)
@@ -314,6 +316,21 @@ def recombine(terms: dict[Monomial, int], constant: int) -> Dim:
 
 
 _recombined: dict[frozenset[tuple[Monomial, int]], tuple[dict[Monomial, int], int]] = {}
+
+
+def _is_combined(terms: dict[Monomial, int]) -> bool:
+    """Whether it is seen without building anything that no rule fits, as for nine of ten sums."""
+    divisions = [monomial for monomial in terms if has_division((monomial,))]
+    for monomial in divisions:
+        for atom, power in monomial:
+            if power != 1:
+                continue
+            if isinstance(atom, FloorDiv):
+                if _remainder_factor(terms, monomial, atom) is not None:
+                    return False
+            elif isinstance(atom, Mod) and (len(divisions) > 1 or _has_dividend(terms, monomial, atom)):
+                return False  # a remainder joins another division, or becomes one
+    return True
 
 
 def _recombine(terms: dict[Monomial, int]) -> tuple[dict[Monomial, int], int]:
@@ -341,11 +358,10 @@ def _recombine_once(terms: dict[Monomial, int]) -> tuple[Dim, Dim] | None:
         return None
     divisions.sort(key=_division_key, reverse=True)
     for monomial, atom in divisions:
-        outer = build_term(_other_factors(monomial, atom), terms[monomial])
         if isinstance(atom, Mod):
-            joined = _join_remainder(terms, outer, atom) or _form_quotient(terms, outer, atom)
+            joined = _join_remainder(terms, monomial, atom) or _form_quotient(terms, monomial, atom)
         else:
-            joined = _form_remainder(terms, outer, atom)
+            joined = _form_remainder(terms, monomial, atom)
         if joined is not None:
             return joined
     return None
@@ -356,18 +372,19 @@ def _division_key(division: tuple[Monomial, Atom]) -> tuple:
 
 
 def _other_factors(monomial: Monomial, atom: Atom) -> Monomial:
-    return tuple(factor for factor in monomial if factor[0] is not atom)
+    return tuple([factor for factor in monomial if factor[0] is not atom]) if len(monomial) > 1 else ()
 
 
-def _join_remainder(terms: dict[Monomial, int], outer: Dim, atom: Mod) -> tuple[Dim, Dim] | None:
+def _join_remainder(terms: dict[Monomial, int], remainder: Monomial, atom: Mod) -> tuple[Dim, Dim] | None:
     """k*(x%d) + k*d*(x//d) -> k*x"""
     quotient = floor_divide(atom.dividend, atom.divisor)
     if size_of(quotient) * size_of(atom.divisor) > RULE_TERMS:
         return None
+    outer = build_term(_other_factors(remainder, atom), terms[remainder])
     partner = multiply_plain(outer, multiply_plain(atom.divisor, quotient))
     divisions = 0
     for monomial, coefficient in pieces(partner):
-        if any(factor._divides for factor, _ in monomial):
+        if has_division((monomial,)):
             if terms.get(monomial) != coefficient:
                 return None
             divisions += 1
@@ -376,37 +393,55 @@ def _join_remainder(terms: dict[Monomial, int], outer: Dim, atom: Mod) -> tuple[
     return add_plain(partner, multiply_plain(outer, atom)), multiply_plain(outer, atom.dividend)
 
 
-def _form_quotient(terms: dict[Monomial, int], outer: Dim, atom: Mod) -> tuple[Dim, Dim] | None:
+def _form_quotient(terms: dict[Monomial, int], remainder: Monomial, atom: Mod) -> tuple[Dim, Dim] | None:
     """k*x - k*(x%d) -> k*d*(x//d), where d is a single term"""
-    dividend = multiply_plain(outer, scale(atom.dividend, -1))
-    if size_of(atom.divisor) > 1 or not _contains(terms, dividend):
+    if not _has_dividend(terms, remainder, atom):
         return None
     quotient = floor_divide(atom.dividend, atom.divisor)
     if size_of(quotient) > 1:
         return None
-    removed = add_plain(dividend, multiply_plain(outer, atom))
-    return removed, multiply_plain(multiply_plain(scale(outer, -1), atom.divisor), quotient)
+    factor = build_term(_other_factors(remainder, atom), -terms[remainder])
+    removed = multiply_plain(factor, add_plain(atom.dividend, scale(atom, -1)))
+    return removed, multiply_plain(multiply_plain(factor, atom.divisor), quotient)
 
 
-def _form_remainder(terms: dict[Monomial, int], outer: Dim, atom: FloorDiv) -> tuple[Dim, Dim] | None:
+def _has_dividend(terms: dict[Monomial, int], remainder: Monomial, atom: Mod) -> bool:
+    """Whether k*x is among the terms beside -k*(x%d), and d is a single term."""
+    others = _other_factors(remainder, atom)
+    return size_of(atom.divisor) == 1 and _contains(terms, atom.dividend, others, -terms[remainder])
+
+
+def _form_remainder(terms: dict[Monomial, int], quotient: Monomial, atom: FloorDiv) -> tuple[Dim, Dim] | None:
     """k*x - k*d*(x//d) -> k*(x%d), where d is a single term"""
+    factor = _remainder_factor(terms, quotient, atom)
+    if factor is None:
+        return None
+    outer = build_term(*factor)
+    removed = multiply_plain(outer, add_plain(atom.dividend, multiply_plain(scale(atom, -1), atom.divisor)))
+    return removed, multiply_plain(outer, modulo(atom.dividend, atom.divisor))
+
+
+def _remainder_factor(terms: dict[Monomial, int], quotient: Monomial, atom: FloorDiv) -> tuple[Monomial, int] | None:
+    """The monomial and the coefficient of k where k*x is among the terms beside -k*d*(x//d), and d is a single term."""
     if size_of(atom.divisor) > 1:
         return None
-    factor, rest = _split_exact(scale(outer, -1), atom.divisor)
-    if rest != 0:
+    ((divisor, divisor_coefficient),) = pieces(atom.divisor)
+    coefficient, rest = divmod(-terms[quotient], divisor_coefficient)
+    monomial = None if rest else divide_monomials(_other_factors(quotient, atom), divisor)
+    if monomial is None or not _contains(terms, atom.dividend, monomial, coefficient):
         return None
-    dividend = multiply_plain(factor, atom.dividend)
-    if not _contains(terms, dividend):
-        return None
-    removed = add_plain(dividend, multiply_plain(outer, atom))
-    return removed, multiply_plain(factor, modulo(atom.dividend, atom.divisor))
+    return monomial, coefficient
 
 
-def _contains(terms: dict[Monomial, int], dim: Dim) -> bool:
-    """Whether the non-constant terms of the dim, of which there is one, are all among the terms."""
-    if isinstance(dim, int):
+def _contains(terms: dict[Monomial, int], dim: Dim, monomial: Monomial, coefficient: int) -> bool:
+    """Whether the non-constant terms of the dim times a term, of which there is one, are all among the terms."""
+    if isinstance(dim, int) and not (monomial and dim):
         return False
-    return all(terms.get(monomial) == coefficient for monomial, coefficient in dim._terms.items())
+    for part, factor in pieces(dim):
+        shared = multiply_monomials(monomial, part)
+        if shared and terms.get(shared) != coefficient * factor:
+            return False
+    return True
 
 
 rules.floor_divide = floor_divide
