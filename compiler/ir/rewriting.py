@@ -39,12 +39,11 @@ class Rewriter:
     def __init__(self, mapping: Mapping[Any, Dim] | None = None, leaf: Leaf | None = None) -> None:
         self.mapping: Mapping[Any, Dim] = mapping or {}
         self.leaf = leaf
+        self._dims = symbolic.Substitution(self.mapping)
         self.done: dict[int, tuple[Scalar, Scalar]] = {}  # by identity; the key object is kept alive
 
     def dim(self, dim: Dim) -> Dim:
-        if isinstance(dim, int):
-            return dim
-        return symbolic.substitute(dim, self.mapping, self.scalar)
+        return dim if isinstance(dim, int) else self._dims.rewrite(dim, self.scalar)
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         return tuple(map(self.dim, dims))

@@ -28,10 +28,7 @@ _COMPUTATIONS = (Apply, Bitcast, BoundedIndex, Cast, Reduce)
 
 def payloads(dim: Dim) -> list[Scalar]:
     """The scalars that compute the run-time integers of an index expression."""
-    found = [a for a in symbolic.atoms(dim) if type(a) is Opaque and hasattr(a.payload, "dtype")]
-    if not found:
-        return found  # type: ignore[return-value]
-    return [a.payload for a in sorted(found, key=lambda a: a.identity.serial)]  # type: ignore[misc]
+    return [a.payload for a in symbolic.opaques(dim) if hasattr(a.payload, "dtype")]  # type: ignore[misc]
 
 
 def dims_of(node: Scalar) -> tuple[Dim, ...]:
@@ -61,9 +58,12 @@ def nodes(*scalars: Scalar) -> Iterator[Scalar]:
             continue
         seen.add(id(node))
         yield node
+        if isinstance(node, Apply):
+            stack.extend(reversed(node.args))
+            continue
         inner = [*children(node)]
         for dim in dims_of(node):
-            if not isinstance(dim, int):
+            if symbolic.opaques(dim):
                 inner.extend(payloads(dim))
         stack.extend(reversed(inner))
 

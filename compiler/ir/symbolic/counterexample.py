@@ -35,14 +35,21 @@ def is_negative_somewhere(dim: Dim) -> bool:
     """Whether corners of the atoms' ranges show a value below zero."""
     if isinstance(dim, int):
         return dim < 0
-    falling = {atom for monomial, factor in dim._terms.items() if factor < 0 for part, _ in monomial for atom in atoms(part)}
+    every = frozenset([atom for atom in atoms(dim) if not isinstance(atom, Symbol)])
+    falling = [part._atoms for monomial, factor in dim._terms.items() if factor < 0 for part, _ in monomial]
+    untried = [frozenset().union(*falling) & every, frozenset(), every]
     for far in FAR:
-        for high in (falling, (), atoms(dim)):
+        again = []
+        for high in dict.fromkeys(untried):  # equal ones are tried once
+            corner = _Corner(far, high)
             try:
-                if _Corner(far, high).dim(dim) < 0:
+                if corner.dim(dim) < 0:
                     return True
             except (_Impossible, ZeroDivisionError):
-                continue
+                pass
+            if corner.went_far:
+                again.append(high)
+        untried = again
     return False
 
 
@@ -51,6 +58,7 @@ class _Corner:
 
     def __init__(self, far: int, high: Collection[Atom]) -> None:
         self.far, self.high = far, high
+        self.went_far = False  # whether something depends on how far
         self.values: dict[Atom, int] = {}
 
     def dim(self, dim: Dim) -> int:
@@ -59,18 +67,15 @@ class _Corner:
         total = dim.constant
         for monomial, factor in dim._terms.items():
             for atom, power in monomial:
-                factor *= self._atom(atom) ** power
+                value = self.values.get(atom)
+                if value is None:
+                    value = self.values[atom] = self._compound(atom) if isinstance(atom, Compound) else self._leaf(atom)
+                factor *= value if power == 1 else value**power
             total += factor
         return total
 
-    def _atom(self, atom: Atom) -> int:
-        found = self.values.get(atom)
-        if found is None:
-            found = self.values[atom] = self._compound(atom) if isinstance(atom, Compound) else self._leaf(atom)
-        return found
-
     def _compound(self, atom: Compound) -> int:
-        values = [self.dim(argument) for argument in atom.arguments]
+        values = [argument if isinstance(argument, int) else self.dim(argument) for argument in atom.arguments]
         if isinstance(atom, FloorDiv):
             return values[0] // values[1]
         if isinstance(atom, Mod):
@@ -79,9 +84,13 @@ class _Corner:
 
     def _leaf(self, atom: Atom) -> int:
         assert isinstance(atom, (Symbol, Variable, Opaque))
-        lower, upper = (None if bound is None else self.dim(bound) for bound in (atom.lower, atom.upper))
-        if lower is None:
+        upper = None if atom.upper is None else self.dim(atom.upper)
+        if atom.lower is not None:
+            lower = self.dim(atom.lower)
+        else:
             lower = 0 if upper is None else min(0, upper)
+        if upper is None or isinstance(atom, Symbol):
+            self.went_far = True
         if upper is None:
             upper = lower + self.far
         if lower > upper:

@@ -319,7 +319,7 @@ _recombined: dict[frozenset[tuple[Monomial, int]], tuple[dict[Monomial, int], in
 
 
 def _is_combined(terms: dict[Monomial, int]) -> bool:
-    """Whether it is seen without building anything that no rule fits, as for nine of ten sums."""
+    """Whether it is seen without building anything that no rule fits, as for four of five sums."""
     divisions = [monomial for monomial in terms if has_division((monomial,))]
     for monomial in divisions:
         for atom, power in monomial:
@@ -328,9 +328,17 @@ def _is_combined(terms: dict[Monomial, int]) -> bool:
             if isinstance(atom, FloorDiv):
                 if _remainder_factor(terms, monomial, atom) is not None:
                     return False
-            elif isinstance(atom, Mod) and (len(divisions) > 1 or _has_dividend(terms, monomial, atom)):
-                return False  # a remainder joins another division, or becomes one
+            elif isinstance(atom, Mod) and (
+                _has_partner(terms, divisions, monomial, atom) or _has_dividend(terms, monomial, atom)
+            ):
+                return False
     return True
+
+
+def _has_partner(terms: dict[Monomial, int], divisions: list[Monomial], remainder: Monomial, atom: Mod) -> bool:
+    """Whether beside k*(x%d) there is another division, which may be that of k*d*(x//d)."""
+    step = terms[remainder] * (atom.divisor if isinstance(atom.divisor, int) else 1)
+    return any(monomial is not remainder and terms[monomial] % step == 0 for monomial in divisions)
 
 
 def _recombine(terms: dict[Monomial, int]) -> tuple[dict[Monomial, int], int]:

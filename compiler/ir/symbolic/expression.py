@@ -60,6 +60,11 @@ class Expr:
         items = self._terms.items()
         return tuple(items) if len(items) < 2 else tuple(sorted(items, key=term_key))
 
+    @property
+    def factors(self) -> list[Atom]:
+        """The atoms that the monomials are products of, in no particular order."""
+        return [atom for monomial in self._terms for atom, _ in monomial]
+
     def __eq__(self, other: object, /) -> bool:
         if self is other:
             return True

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from ingot.compiler.ir.types import DType, f32, i32
 from ingot.compiler.ops.base import normalize_axis
-from ingot.compiler.ops.contraction import contract
 from ingot.compiler.ops.contraction import matmul as contracted
 from ingot.compiler.ops.movement import concat
-from ingot.compiler.ops.packed import Unpack
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.convolution import average_pool_
@@ -187,69 +182,6 @@ def qgemm(
     op.require(zero is not None, Kind.INPUT_COUNT, "a scale of the result without its zero point")
     assert zero is not None
     return requantized(op, total, factor / scale.reshape(()), zero.reshape(()), zero.dtype)
-
-
-@onnx_op("MatMulNBits", domain=MICROSOFT, known=(1, 3), least_ranks={0: 1})
-def matmul_n_bits(
-    op: Call,
-    a: Tensor,
-    packed: np.ndarray,
-    scales: Tensor,
-    zeros: np.ndarray | None = None,
-    groups: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> Any:
-    """Weights [n, k] of few bits in blocks along k, each with a scale and a zero point (the middle by default)."""
-    op.require(groups is None, Kind.UNSUPPORTED, "g_idx of MatMulNBits")
-    rows, columns, bits, block = op.get("N"), op.get("K"), op.get("bits", 4), op.get("block_size")
-    op.require(bits in (2, 4, 8), Kind.BAD_ATTRIBUTE, f"weights of {bits} bits; they have 2, 4 or 8")
-    op.require(min(rows, columns, block) > 0, Kind.BAD_ATTRIBUTE, f"{rows} rows of {columns} weights in blocks of {block}")
-    op.require(block * bits % 8 == 0, Kind.BAD_ATTRIBUTE, f"blocks of {block} weights of {bits} bits are no whole bytes")
-    blocks = -(-columns // block)
-    needs = rows * blocks * (block * bits // 8)
-    op.require(packed.dtype == np.uint8 and packed.size == needs, Kind.BAD_SHAPE,
-               f"the weights are {packed.size} elements of {packed.dtype}; {needs} bytes hold {rows} rows of {columns}")  # fmt: skip
-    if zeros is not None:
-        count = rows * (-(-blocks * bits // 8) if zeros.dtype == np.uint8 else blocks)
-        op.require(zeros.size == count, Kind.BAD_SHAPE, f"{zeros.size} zero points of {zeros.dtype} instead of {count}")
-    op.require(a.rank <= 6, Kind.BAD_SHAPE, f"{a.type!r} has more than 6 axes")
-    codes = _unpacked(packed.reshape(rows, blocks, -1), bits, block)
-    if zeros is None:
-        centre = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
-    elif zeros.dtype == np.uint8:
-        centre = _unpacked(zeros.reshape(rows, 1, -1), bits, blocks)[:, 0]
-    else:
-        centre = zeros.reshape(rows, blocks)
-    if a.dtype == scales.dtype == f32 and block % (32 // bits) == 0:
-        weight = _in_words(op, codes.reshape(rows, -1), scales.reshape(rows, blocks), centre, Unpack(columns, bits, block))
-        product = contracted(a, weight)
-        return product if bias is None else product + bias
-    # codes without their zero point are small integers: the product with the scales is left to the program
-    centred = (codes.astype(np.float32) - centre.astype(np.float32)[:, :, None]).astype(np.int8 if zeros is None or zeros.dtype == np.uint8 else np.float32)
-    weight = op.constant(centred).cast(a.dtype) * scales.cast(a.dtype).reshape(rows, blocks, 1)
-    weight = weight.reshape(rows, blocks * block)[:, :columns]
-    letters = "abcde"[: a.rank - 1]
-    product = contract(a, letters + "k", weight, "nk", letters + "n")
-    return product if bias is None else product + bias
-
-
-def _in_words(op: Call, codes: np.ndarray, scales: Tensor, zeros: np.ndarray, unpack: Unpack) -> Any:
-    """The weight [k, n] of codes [n, k]: words of neighbours along k, which the product itself decodes."""
-    count = -(-unpack.rows // unpack.per_word)
-    apart = codes[:, : count * unpack.per_word].reshape(len(codes), count, unpack.per_word).astype(np.uint32)
-    words = np.bitwise_or.reduce(apart << (np.arange(unpack.per_word, dtype=np.uint32) * unpack.bits), -1)
-    data, factors = op.constant(np.ascontiguousarray(words.T)), scales.swapaxes(0, 1)
-    if zeros.size and (zeros == zeros.flat[0]).all() and float(zeros.flat[0]).is_integer():
-        return data.apply(replace(unpack, zero=int(zeros.flat[0])), factors)
-    return data.apply(unpack, factors, op.constant(np.ascontiguousarray(zeros.T.astype(np.float32))))
-
-
-def _unpacked(data: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """The first `count` codes of the last axis, low bits first."""
-    steps = 8 // bits
-    shifts = np.arange(steps, dtype=np.uint8) * bits
-    codes = (data[..., None] >> shifts) & ((1 << bits) - 1)
-    return codes.reshape(*data.shape[:-1], -1)[..., :count].astype(np.uint8)
 
 
 # --- layers -----------------------------------------------------------------------------------------

@@ -41,13 +41,18 @@ def spread(op: Call, parameter: Tensor, shape: tuple[Dim, ...]) -> Any:
     block = op.get("block_size", 0)
     if not block:
         return parameter
+    return repeated(parameter, axis, block, shape[axis])
+
+
+def repeated(parameter: Tensor, axis: int, block: Dim, extent: Dim) -> Any:
+    """Each number of an axis as often as its block is long, up to this extent in all."""
     blocks = parameter.shape[axis]
     before, after = parameter.shape[:axis], parameter.shape[axis + 1 :]
-    repeated = parameter.reshape(*before, blocks, 1, *after).broadcast_to((*before, blocks, block, *after))
-    whole = repeated.reshape(*before, blocks * block, *after)
-    if whole.shape[axis] != shape[axis]:  # the last block may be cut
-        index = [slice(None)] * rank
-        index[axis] = slice(0, shape[axis])  # type: ignore[arg-type]
+    spread_out = parameter.reshape(*before, blocks, 1, *after).broadcast_to((*before, blocks, block, *after))
+    whole = spread_out.reshape(*before, blocks * block, *after)
+    if whole.shape[axis] != extent:  # the last block may be cut
+        index: list[Any] = [slice(None)] * parameter.rank
+        index[axis] = slice(0, extent)
         whole = whole[tuple(index)]
     return whole
 
