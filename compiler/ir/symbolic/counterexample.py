@@ -24,7 +24,7 @@ from ingot.compiler.ir.symbolic.expression import (
     atoms,
 )
 
-FAR = (0, 97)  # how far above its lower bound a symbol is tried
+FAR = (0, 9973, 97)  # how far above its lower bound a symbol is tried: most often 0 shows it, then more than any tile
 
 
 class _Impossible(Exception):
@@ -37,19 +37,17 @@ def is_negative_somewhere(dim: Dim) -> bool:
         return dim < 0
     every = frozenset([atom for atom in atoms(dim) if not isinstance(atom, Symbol)])
     falling = [part._atoms for monomial, factor in dim._terms.items() if factor < 0 for part, _ in monomial]
-    untried = [frozenset().union(*falling) & every, frozenset(), every]
-    for far in FAR:
-        again = []
-        for high in dict.fromkeys(untried):  # equal ones are tried once
+    highs = (frozenset().union(*falling) & every, frozenset(), every)
+    for high in dict.fromkeys(highs):  # equal ones are tried once
+        for far in FAR:
             corner = _Corner(far, high)
             try:
                 if corner.dim(dim) < 0:
                     return True
             except (_Impossible, ZeroDivisionError):
                 pass
-            if corner.went_far:
-                again.append(high)
-        untried = again
+            if not corner.went_far:
+                break
     return False
 
 

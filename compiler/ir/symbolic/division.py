@@ -42,9 +42,8 @@ from ingot.compiler.ir.symbolic.polynomial import (
     common_monomial,
     divide_monomials,
 )
-from ingot.compiler.ir.symbolic.proofs import bounds, interval, proves_nonnegative, proves_positive
+from ingot.compiler.ir.symbolic.proofs import MEMO_ENTRIES, bounds, interval, proves_nonnegative, proves_positive
 
-MEMO_ENTRIES = 1 << 15
 SIMPLIFY_RANK = 24  # deeper nests of divisions are kept as written
 SPLIT_STEPS = 16  # rounds of polynomial long division
 
@@ -68,8 +67,7 @@ def floor_divide(dividend: Dim, divisor: Dim) -> Dim:
         return floor_divide(-dividend, -divisor)
     if sign == 0 or rank_of(dividend) > SIMPLIFY_RANK:
         return FloorDiv(dividend, divisor)
-    quotient, remainder = _split(dividend, divisor)
-    block = _block(remainder, divisor)
+    quotient, remainder, block = _divided(dividend, divisor)
     return add(quotient, _divide_remainder(remainder, divisor) if block is None else block)
 
 
@@ -94,8 +92,7 @@ def modulo(dividend: Dim, divisor: Dim) -> Dim:
         return -modulo(-dividend, -divisor)
     if sign == 0 or rank_of(dividend) > SIMPLIFY_RANK:
         return Mod(dividend, divisor)
-    _, remainder = _split(dividend, divisor)
-    block = _block(remainder, divisor)
+    _, remainder, block = _divided(dividend, divisor)
     if block is not None:
         return remainder - block * divisor
     if isinstance(remainder, int):
@@ -106,6 +103,13 @@ def modulo(dividend: Dim, divisor: Dim) -> Dim:
         return factor * modulo(inner, rest) + offset
     unwrapped = _unwrap_remainder(remainder, divisor)
     return Mod(remainder, divisor) if unwrapped is None else modulo(unwrapped, divisor)
+
+
+@lru_cache(MEMO_ENTRIES)  # what is divided is often asked for the remainder too
+def _divided(dividend: Dim, divisor: Dim) -> tuple[Dim, Dim, int | None]:
+    """(q, r, block) with dividend == q*divisor + r, where block is r // divisor if that is a number."""
+    quotient, remainder = _split(dividend, divisor)
+    return quotient, remainder, _block(remainder, divisor)
 
 
 def _divisor_sign(dividend: Dim, divisor: Dim) -> int:
@@ -242,6 +246,7 @@ def _truncate(dividend: int, divisor: int) -> int:
     return quotient if (dividend < 0) == (divisor < 0) else -quotient
 
 
+@lru_cache(MEMO_ENTRIES)
 def _reduce(dim: Expr, divisor: Dim) -> tuple[Dim, Dim, Dim, Dim] | None:
     """(g, y, m, r) with dim == g*y + r, divisor == g*m, 0 <= r < g: then dim // divisor == y // m."""
     for factor in _common_factors(dim, divisor):

@@ -327,6 +327,7 @@ def _symbolic_bounds(atom: Atom, direction: int, context: Iterable[Atom]) -> tup
     return None
 
 
+@lru_cache(MEMO_ENTRIES)
 def _quotient_bounds(atom: FloorDiv, direction: int) -> tuple[list[Dim], bool] | None:
     """Bound x//d by y//d, where y bounds x and has a lower rank."""
     dividend: Dim = scale(atom.dividend, direction)
