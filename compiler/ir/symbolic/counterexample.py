@@ -1,4 +1,4 @@
-"""Values for which a dim is negative: where there are some, looking for a proof of the contrary is in vain.
+"""Values for which a dim is negative, or has other quotients: where there are some, a proof of the contrary is looked for in vain.
 
 Most questions of a schedule that are not decided have both answers (is this element of the padding?), and a search that
 fails takes a hundred times longer than trying a few corners.
@@ -15,6 +15,7 @@ from ingot.compiler.ir.symbolic.expression import (
     Atom,
     Compound,
     Dim,
+    Expr,
     FloorDiv,
     Minimum,
     Mod,
@@ -35,20 +36,39 @@ def is_negative_somewhere(dim: Dim) -> bool:
     """Whether corners of the atoms' ranges show a value below zero."""
     if isinstance(dim, int):
         return dim < 0
-    every = frozenset([atom for atom in atoms(dim) if not isinstance(atom, Symbol)])
+    every = _movable(dim)
     falling = [part._atoms for monomial, factor in dim._terms.items() if factor < 0 for part, _ in monomial]
     highs = (frozenset().union(*falling) & every, frozenset(), every)
     for high in dict.fromkeys(highs):  # equal ones are tried once
         for far in FAR:
             corner = _Corner(far, high)
-            try:
-                if corner.dim(dim) < 0:
-                    return True
-            except (_Impossible, ZeroDivisionError):
-                pass
+            value = corner.value(dim)
+            if value is not None and value < 0:
+                return True
             if not corner.went_far:
                 break
     return False
+
+
+def has_several_quotients(dim: Expr, divisor: int) -> bool:
+    """Whether corners of the atoms' ranges show two values of dim // divisor."""
+    none, every = frozenset(), _movable(dim)
+    first = None
+    for far, high in ((FAR[0], none), (FAR[1], every), (FAR[0], every), (FAR[1], none)):
+        value = _Corner(far, high).value(dim)
+        if value is None:
+            continue
+        quotient = value // divisor
+        if first is None:
+            first = quotient
+        elif quotient != first:
+            return True
+    return False
+
+
+def _movable(dim: Expr) -> frozenset[Atom]:
+    """The atoms that are tried at their upper bounds; symbols have their own ways."""
+    return frozenset([atom for atom in atoms(dim) if not isinstance(atom, Symbol)])
 
 
 class _Corner:
@@ -58,6 +78,13 @@ class _Corner:
         self.far, self.high = far, high
         self.went_far = False  # whether something depends on how far
         self.values: dict[Atom, int] = {}
+
+    def value(self, dim: Dim) -> int | None:
+        """None where the assignment is none."""
+        try:
+            return self.dim(dim)
+        except (_Impossible, ZeroDivisionError):
+            return None
 
     def dim(self, dim: Dim) -> int:
         if isinstance(dim, int):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from ingot.compiler.ir.symbolic.counterexample import has_several_quotients
 from ingot.compiler.ir.symbolic.expression import (
     RULE_TERMS,
     Atom,
@@ -125,11 +126,15 @@ def _divisor_sign(dividend: Dim, divisor: Dim) -> int:
 
 def _block(dim: Dim, divisor: Dim) -> int | None:
     """The value of dim // divisor, for a positive divisor, if it is provably the same for all assignments."""
+    if isinstance(dim, int) and isinstance(divisor, int):
+        return dim // divisor
     if isinstance(divisor, int):
         for question in (interval, bounds):  # the cheap one first
             lower, upper = question(dim)
             if lower is not None and upper is not None and lower // divisor == upper // divisor:
                 return lower // divisor
+            if question is interval and has_several_quotients(dim, divisor):
+                return None
         return None
     if proves_nonnegative(dim):
         return 0 if proves_positive(divisor - dim) else None
@@ -325,25 +330,22 @@ _recombined: dict[frozenset[tuple[Monomial, int]], tuple[dict[Monomial, int], in
 
 def _is_combined(terms: dict[Monomial, int]) -> bool:
     """Whether it is seen without building anything that no rule fits, as for four of five sums."""
-    divisions = [monomial for monomial in terms if has_division((monomial,))]
-    for monomial in divisions:
-        for atom, power in monomial:
-            if power != 1:
-                continue
-            if isinstance(atom, FloorDiv):
-                if _remainder_factor(terms, monomial, atom) is not None:
-                    return False
-            elif isinstance(atom, Mod) and (
-                _has_partner(terms, divisions, monomial, atom) or _has_dividend(terms, monomial, atom)
-            ):
+    divisions = [(monomial, atom, power) for monomial in terms for atom, power in monomial if atom._divides]
+    for monomial, atom, power in divisions:
+        if power != 1:
+            continue
+        if isinstance(atom, FloorDiv):
+            if _remainder_factor(terms, monomial, atom) is not None:
+                return False
+        elif isinstance(atom, Mod):
+            divisor = atom.divisor
+            step = terms[monomial] * (divisor if isinstance(divisor, int) else 1)
+            for other, _, _ in divisions:
+                if other is not monomial and terms[other] % step == 0:
+                    return False  # beside k*(x%d), it may be the division of k*d*(x//d)
+            if _has_dividend(terms, monomial, atom):
                 return False
     return True
-
-
-def _has_partner(terms: dict[Monomial, int], divisions: list[Monomial], remainder: Monomial, atom: Mod) -> bool:
-    """Whether beside k*(x%d) there is another division, which may be that of k*d*(x//d)."""
-    step = terms[remainder] * (atom.divisor if isinstance(atom.divisor, int) else 1)
-    return any(monomial is not remainder and terms[monomial] % step == 0 for monomial in divisions)
 
 
 def _recombine(terms: dict[Monomial, int]) -> tuple[dict[Monomial, int], int]:
@@ -436,12 +438,17 @@ def _form_remainder(terms: dict[Monomial, int], quotient: Monomial, atom: FloorD
 
 def _remainder_factor(terms: dict[Monomial, int], quotient: Monomial, atom: FloorDiv) -> tuple[Monomial, int] | None:
     """The monomial and the coefficient of k where k*x is among the terms beside -k*d*(x//d), and d is a single term."""
-    if size_of(atom.divisor) > 1:
+    dividend, divisor = atom.arguments
+    if isinstance(divisor, int):
+        coefficient, rest = divmod(-terms[quotient], divisor)
+        monomial = None if rest else _other_factors(quotient, atom)
+    elif size_of(divisor) > 1:
         return None
-    ((divisor, divisor_coefficient),) = pieces(atom.divisor)
-    coefficient, rest = divmod(-terms[quotient], divisor_coefficient)
-    monomial = None if rest else divide_monomials(_other_factors(quotient, atom), divisor)
-    if monomial is None or not _contains(terms, atom.dividend, monomial, coefficient):
+    else:
+        ((divisor_monomial, divisor_coefficient),) = pieces(divisor)
+        coefficient, rest = divmod(-terms[quotient], divisor_coefficient)
+        monomial = None if rest else divide_monomials(_other_factors(quotient, atom), divisor_monomial)
+    if monomial is None or not _contains(terms, dividend, monomial, coefficient):
         return None
     return monomial, coefficient
 

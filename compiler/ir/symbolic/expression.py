@@ -112,7 +112,9 @@ class Expr:
         return NotImplemented if value is None else add(scale(self, -1), value)
 
     def __mul__(self, other: DimLike) -> Dim:
-        value = other if type(other) is int else operand(other)
+        if type(other) is int:
+            return scale(self, other)
+        value = operand(other)
         return NotImplemented if value is None else multiply(self, value)
 
     def __floordiv__(self, other: DimLike) -> Dim:

@@ -17,6 +17,7 @@ from ingot.compiler.ir.symbolic.counterexample import is_negative_somewhere
 from ingot.compiler.ir.symbolic.expression import (
     RULE_TERMS,
     Atom,
+    Compound,
     Dim,
     Expr,
     FloorDiv,
@@ -69,11 +70,12 @@ def is_nonnegative(dim: Dim) -> bool | None:
 
 @lru_cache(MEMO_ENTRIES)
 def _is_nonnegative(dim: Expr) -> bool | None:
-    lower, upper = interval(dim)  # settles most questions, and costs least
-    if lower is not None and lower >= 0:
-        return True
-    if upper is not None and upper < 0:
-        return False
+    if _has_intervals(dim):
+        lower, upper = interval(dim)  # settles most questions, and costs least
+        if lower is not None and lower >= 0:
+            return True
+        if upper is not None and upper < 0:
+            return False
     if proves_nonnegative(dim):
         return True
     return False if proves_nonnegative(-1 - dim) else None
@@ -109,9 +111,10 @@ def proves_positive(dim: Dim) -> bool:
 @lru_cache(MEMO_ENTRIES)
 def proves_nonnegative(dim: Dim) -> bool:
     """Whether dim >= 0 is proven."""
-    lower, _ = interval(dim)  # settles most questions, and costs least
-    if lower is not None and lower >= 0:
-        return True
+    if _has_intervals(dim):
+        lower, _ = interval(dim)  # settles most questions, and costs least
+        if lower is not None and lower >= 0:
+            return True
     if is_negative_somewhere(dim):
         return False
     for _ in range(PROOF_STEPS):
@@ -123,6 +126,17 @@ def proves_nonnegative(dim: Dim) -> bool:
             return False
         dim = cleared
     return False
+
+
+def _has_intervals(dim: Dim) -> bool:
+    """Whether the intervals of all atoms are known: finding those of new divisions costs more than a counterexample."""
+    if isinstance(dim, int):
+        return True
+    for monomial in dim._terms:
+        for atom, _ in monomial:
+            if atom._interval is None and isinstance(atom, Compound):
+                return False
+    return True
 
 
 def _without_common_factor(dim: Dim) -> Dim:
