@@ -58,14 +58,15 @@ def nodes(*scalars: Scalar) -> Iterator[Scalar]:
             continue
         seen.add(id(node))
         yield node
-        if isinstance(node, Apply):
+        if isinstance(node, Apply):  # most nodes are these two
             stack.extend(reversed(node.args))
             continue
-        inner = [*children(node)]
+        inner = [] if isinstance(node, Load) else [*children(node)]
         for dim in dims_of(node):
-            if symbolic.opaques(dim):
+            if not isinstance(dim, int) and symbolic.opaques(dim):
                 inner.extend(payloads(dim))
-        stack.extend(reversed(inner))
+        if inner:
+            stack.extend(reversed(inner))
 
 
 def shared_nodes(root: Scalar) -> list[Scalar]:
@@ -173,9 +174,12 @@ def function_symbols(function: loops.Function) -> tuple[Symbol, ...]:
 def symbols_in(dims: Iterable[Dim]) -> tuple[Symbol, ...]:
     """The symbols of index expressions, also those in the bounds of their variables, by name."""
     found: set[Atom] = set()
-    stack = list(dims)
+    stack = [dim for dim in dims if not isinstance(dim, int)]
     while stack:
-        new = symbolic.atoms(stack.pop()) - found
+        leaves = symbolic.atoms(stack.pop())
+        if leaves <= found:
+            continue
+        new = leaves - found
         found |= new
         for atom in new:
             if isinstance(atom, (Variable, Opaque)):
