@@ -193,22 +193,23 @@ class Builder:
         return tuple(self._inputs.values())
 
     def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
-        return self._emit(op, args, None, source, name)
+        key = (op, args)
+        known = self._made.get(key)
+        return self._new(key, op.infer(*[a.type for a in args]), source, name) if known is None else known
 
     def again(self, value: Value, args: tuple[Value, ...]) -> Value:
         """The value with these arguments. Where they have the types of its own, so has the result its type: a graph is
         replayed for every pass, and most of the time of that was the inference of types."""
-        types = [a.type for a in args]
-        known = value.type if types == [a.type for a in value.args] else None
-        return self._emit(value.op, args, known, value.source, value.name)
-
-    def _emit(self, op: Any, args: tuple[Value, ...], type: Type | None, source: Source | None, name: str) -> Value:
-        key = (op, args)
+        key = (value.op, args)
         known = self._made.get(key)
         if known is not None:
             return known
-        if type is None:
-            type = op.infer(*[a.type for a in args])
+        types = [a.type for a in args]
+        type = value.type if types == [a.type for a in value.args] else value.op.infer(*types)
+        return self._new(key, type, value.source, value.name)
+
+    def _new(self, key: tuple[Any, tuple[Value, ...]], type: Type, source: Source | None, name: str) -> Value:
+        op, args = key
         self.check(op, type)
         value = Value(op, args, type, source or self.source or self.here(), name)
         if self._listener is not None:

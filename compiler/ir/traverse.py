@@ -174,7 +174,7 @@ def function_symbols(function: loops.Function) -> tuple[Symbol, ...]:
 def symbols_in(dims: Iterable[Dim]) -> tuple[Symbol, ...]:
     """The symbols of index expressions, also those in the bounds of their variables, by name."""
     found: set[Atom] = set()
-    stack = [dim for dim in dims if not isinstance(dim, int)]
+    stack: list[Dim] = [dim for dim in dims if not isinstance(dim, int)]
     while stack:
         leaves = symbolic.atoms(stack.pop())
         if leaves <= found:

@@ -37,7 +37,7 @@ def is_negative_somewhere(dim: Dim) -> bool:
     if isinstance(dim, int):
         return dim < 0
     every = _movable(dim)
-    falling = [part._atoms for monomial, factor in dim._terms.items() if factor < 0 for part, _ in monomial]
+    falling = [atoms(part) for monomial, factor in dim._terms.items() if factor < 0 for part, _ in monomial]
     highs = (frozenset().union(*falling) & every, frozenset(), every)
     for high in dict.fromkeys(highs):  # equal ones are tried once
         for far in FAR:

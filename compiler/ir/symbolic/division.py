@@ -19,6 +19,7 @@ from ingot.compiler.ir.symbolic.expression import (
     Dim,
     Expr,
     FloorDiv,
+    Interval,
     Mod,
     Monomial,
     accumulate,
@@ -126,19 +127,23 @@ def _divisor_sign(dividend: Dim, divisor: Dim) -> int:
 
 def _block(dim: Dim, divisor: Dim) -> int | None:
     """The value of dim // divisor, for a positive divisor, if it is provably the same for all assignments."""
-    if isinstance(dim, int) and isinstance(divisor, int):
-        return dim // divisor
     if isinstance(divisor, int):
-        for question in (interval, bounds):  # the cheap one first
-            lower, upper = question(dim)
-            if lower is not None and upper is not None and lower // divisor == upper // divisor:
-                return lower // divisor
-            if question is interval and has_several_quotients(dim, divisor):
-                return None
-        return None
+        if isinstance(dim, int):
+            return dim // divisor
+        quotient = _only_quotient(interval(dim), divisor)
+        if quotient is None and not has_several_quotients(dim, divisor):
+            quotient = _only_quotient(bounds(dim), divisor)  # which are costly, and rarely say more
+        return quotient
     if proves_nonnegative(dim):
         return 0 if proves_positive(divisor - dim) else None
     return -1 if proves_positive(-dim) and proves_nonnegative(dim + divisor) else None
+
+
+def _only_quotient(values: Interval, divisor: int) -> int | None:
+    lower, upper = values
+    if lower is None or upper is None or lower // divisor != upper // divisor:
+        return None
+    return lower // divisor
 
 
 def _divide_remainder(dividend: Dim, divisor: Dim) -> Dim:

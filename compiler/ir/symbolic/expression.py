@@ -391,10 +391,10 @@ def atoms(dim: Dim) -> frozenset[Atom]:
         return frozenset()
     found = dim._atoms
     if found is None:
-        first, *others = [atom._atoms for monomial in dim._terms for atom, _ in monomial]
-        found = dim._atoms = first.union(*others) if others else first  # type: ignore[union-attr]
-        dim._opaques = _opaques_among(found)  # type: ignore[arg-type]
-    return found  # type: ignore[return-value]
+        first, *others = [atoms(atom) for monomial in dim._terms for atom, _ in monomial]
+        found = dim._atoms = first.union(*others) if others else first
+        dim._opaques = _opaques_among(found)
+    return found
 
 
 def opaques(dim: Dim) -> tuple[Opaque, ...]:

@@ -64,9 +64,9 @@ class Substitution:
         if isinstance(dim, Atom):
             return self.mapping[dim] if dim in self.mapping else self._atom(dim, opaque)
         if not dim._divides:
-            result = self._without_divisions(dim, opaque)
-            if result is not None:
-                return result
+            at_once = self._without_divisions(dim, opaque)
+            if at_once is not None:
+                return at_once
         result: Dim = dim.constant
         for monomial, coefficient in dim._terms.items():
             result = result + self._monomial(monomial, coefficient, opaque)
