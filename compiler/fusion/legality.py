@@ -30,23 +30,21 @@ def loads_of(scalar: Scalar) -> Iterator[Load]:
                 stack.extend(_payloads(dim))
         elif isinstance(node, IndexValue):
             stack.extend(_payloads(node.dim))
-        stack.extend(children(node))
+        else:
+            stack.extend(children(node))
 
 
-def _payloads(dim: Dim) -> Iterator[Scalar]:
-    if isinstance(dim, int):
-        return
-    opaques = (atom for atom in symbolic.atoms(dim) if isinstance(atom, symbolic.Opaque))
-    for atom in sorted(opaques, key=lambda a: a.identity.serial):  # the order of a set is not reproducible
-        if isinstance(atom.payload, BoundedIndex):
-            yield atom.payload
+def _payloads(dim: Dim) -> list[BoundedIndex]:
+    return [atom.payload for atom in symbolic.opaques(dim) if isinstance(atom.payload, BoundedIndex)]
 
 
 def finds_places(scalar: Scalar) -> bool:
     """Whether an element is read at a place that has to be looked up or found by cases: indices of a gather, a reflection."""
-    found = (symbolic.Opaque, symbolic.Compound)
-    indices = (dim for load in loads_of(scalar) for dim in load.index if not isinstance(dim, int))
-    return any(isinstance(atom, found) for dim in indices for monomial, _ in dim.terms for atom, _ in monomial)
+    for load in loads_of(scalar):
+        for dim in load.index:
+            if not isinstance(dim, int) and any(isinstance(a, (symbolic.Opaque, symbolic.Compound)) for a in dim.factors):
+                return True
+    return False
 
 
 def aligned_depth(definition: Definition, inside: Sequence[Buffer]) -> int:

@@ -195,9 +195,21 @@ class Builder:
     def emit(self, op: Any, *args: Value, source: Source | None = None, name: str = "") -> Value:
         key = (op, args)
         known = self._made.get(key)
+        return self._new(key, op.infer(*[a.type for a in args]), source, name) if known is None else known
+
+    def again(self, value: Value, args: tuple[Value, ...]) -> Value:
+        """The value with these arguments. Where they have the types of its own, so has the result its type: a graph is
+        replayed for every pass, and most of the time of that was the inference of types."""
+        key = (value.op, args)
+        known = self._made.get(key)
         if known is not None:
             return known
-        type = op.infer(*[a.type for a in args])
+        types = [a.type for a in args]
+        type = value.type if types == [a.type for a in value.args] else value.op.infer(*types)
+        return self._new(key, type, value.source, value.name)
+
+    def _new(self, key: tuple[Any, tuple[Value, ...]], type: Type, source: Source | None, name: str) -> Value:
+        op, args = key
         self.check(op, type)
         value = Value(op, args, type, source or self.source or self.here(), name)
         if self._listener is not None:
@@ -230,8 +242,7 @@ def replay(
                 mapping[value] = builder.input(made.name, value.tensor, made.role, value.source)
     for value in graph.body:
         if value not in mapping:
-            args = tuple(mapping[a] for a in value.args)
-            mapping[value] = builder.emit(value.op, *args, source=value.source, name=value.name)
+            mapping[value] = builder.again(value, tuple([mapping[a] for a in value.args]))
     return replace(
         graph,
         inputs=tuple(mapping[v] for v in graph.inputs) if keep_inputs else graph.inputs,

@@ -132,13 +132,12 @@ class Function:
 
 def walk(statements: tuple[Statement, ...]) -> Iterator[Statement]:
     """Every statement, outer before inner, in order."""
-    for statement in statements:
+    stack = [*reversed(statements)]
+    while stack:
+        statement = stack.pop()
         yield statement
-        match statement:
-            case For(body=body) | While(body=body):
-                yield from walk(body)
-            case If(then=then, otherwise=otherwise):
-                yield from walk(then)
-                yield from walk(otherwise)
-            case _:
-                pass
+        if isinstance(statement, (For, While)):
+            stack.extend(reversed(statement.body))
+        elif isinstance(statement, If):
+            stack.extend(reversed(statement.otherwise))
+            stack.extend(reversed(statement.then))

@@ -30,7 +30,8 @@ from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import i64
 
 Leaf = Callable[[Scalar], "Scalar | None"]
-_RELATIONS = ("lt", "le", "ge", "eq")
+_RELATIONS = frozenset(("lt", "le", "ge", "eq"))
+_DECIDED = _RELATIONS | {"add", "sub", "and", "select"}  # where some arguments make something else of a function
 
 
 class Rewriter:
@@ -39,12 +40,11 @@ class Rewriter:
     def __init__(self, mapping: Mapping[Any, Dim] | None = None, leaf: Leaf | None = None) -> None:
         self.mapping: Mapping[Any, Dim] = mapping or {}
         self.leaf = leaf
+        self._dims = symbolic.Substitution(self.mapping)
         self.done: dict[int, tuple[Scalar, Scalar]] = {}  # by identity; the key object is kept alive
 
     def dim(self, dim: Dim) -> Dim:
-        if isinstance(dim, int):
-            return dim
-        return symbolic.substitute(dim, self.mapping, self.scalar)
+        return dim if isinstance(dim, int) else self._dims.rewrite(dim, self.scalar)
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         return tuple(map(self.dim, dims))
@@ -62,7 +62,7 @@ class Rewriter:
         if isinstance(value, Load):
             return Load(value.buffer, self.dims(value.index))
         if isinstance(value, Apply):
-            return _apply(value.function.name, tuple(map(self.scalar, value.args)))
+            return _apply(value.function, tuple(map(self.scalar, value.args)))
         match value:
             case Const() | Read() | Lead():
                 return value
@@ -78,7 +78,10 @@ class Rewriter:
                 return Reduce(combiner, self.dims(variables), self.dims(extents), self.scalar(body))
 
 
-def _apply(name: str, args: tuple[Scalar, ...]) -> Scalar:
+def _apply(function: ir.Function, args: tuple[Scalar, ...]) -> Scalar:
+    name = function.name
+    if name not in _DECIDED:
+        return Apply(function, args)
     if name in _RELATIONS and all(isinstance(a, IndexValue) for a in args):
         left, right = args
         return ir.predicate(left.dim, name, right.dim)  # type: ignore[union-attr,arg-type]
@@ -89,4 +92,4 @@ def _apply(name: str, args: tuple[Scalar, ...]) -> Scalar:
         return ir.both(*args)
     if name == "select":
         return ir.select(*args)
-    return ir.apply(name, *args)
+    return Apply(function, args)

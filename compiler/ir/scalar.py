@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -49,7 +50,7 @@ class Buffer:
     shape: tuple[Dim, ...]
     space: Space = "global"
 
-    @property
+    @cached_property
     def type(self) -> TensorType:
         return TensorType(self.dtype, self.shape)
 

@@ -28,10 +28,7 @@ _COMPUTATIONS = (Apply, Bitcast, BoundedIndex, Cast, Reduce)
 
 def payloads(dim: Dim) -> list[Scalar]:
     """The scalars that compute the run-time integers of an index expression."""
-    found = [a for a in symbolic.atoms(dim) if type(a) is Opaque and hasattr(a.payload, "dtype")]
-    if not found:
-        return found  # type: ignore[return-value]
-    return [a.payload for a in sorted(found, key=lambda a: a.identity.serial)]  # type: ignore[misc]
+    return [a.payload for a in symbolic.opaques(dim) if hasattr(a.payload, "dtype")]  # type: ignore[misc]
 
 
 def dims_of(node: Scalar) -> tuple[Dim, ...]:
@@ -61,11 +58,15 @@ def nodes(*scalars: Scalar) -> Iterator[Scalar]:
             continue
         seen.add(id(node))
         yield node
-        inner = [*children(node)]
+        if isinstance(node, Apply):  # most nodes are these two
+            stack.extend(reversed(node.args))
+            continue
+        inner = [] if isinstance(node, Load) else [*children(node)]
         for dim in dims_of(node):
-            if not isinstance(dim, int):
+            if not isinstance(dim, int) and symbolic.opaques(dim):
                 inner.extend(payloads(dim))
-        stack.extend(reversed(inner))
+        if inner:
+            stack.extend(reversed(inner))
 
 
 def shared_nodes(root: Scalar) -> list[Scalar]:
@@ -173,9 +174,12 @@ def function_symbols(function: loops.Function) -> tuple[Symbol, ...]:
 def symbols_in(dims: Iterable[Dim]) -> tuple[Symbol, ...]:
     """The symbols of index expressions, also those in the bounds of their variables, by name."""
     found: set[Atom] = set()
-    stack = list(dims)
+    stack: list[Dim] = [dim for dim in dims if not isinstance(dim, int)]
     while stack:
-        new = symbolic.atoms(stack.pop()) - found
+        leaves = symbolic.atoms(stack.pop())
+        if leaves <= found:
+            continue
+        new = leaves - found
         found |= new
         for atom in new:
             if isinstance(atom, (Variable, Opaque)):

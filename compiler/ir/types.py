@@ -118,7 +118,7 @@ class TensorType:
     def rank(self) -> int:
         return len(self.shape)
 
-    @property
+    @cached_property
     def size(self) -> Dim:
         return symbolic.product(self.shape)
 

@@ -25,6 +25,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -187,6 +188,7 @@ class Op(ABC):
     def samples(cls) -> Iterator[Sample]: ...
 
     @classmethod
+    @cache
     def way_down(cls) -> str:
         """Which of lower, decompose, loops or regions this op defines."""
         ways = [w for w in ("lower", "decompose", "loops", "regions") if getattr(cls, w) is not getattr(Op, w)]

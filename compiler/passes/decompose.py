@@ -49,7 +49,7 @@ class Decompose(Pass):
                 else:
                     made[value] = result.value
             else:
-                made[value] = builder.emit(op, *(made[a] for a in value.args), source=value.source, name=value.name)
+                made[value] = builder.again(value, tuple([made[a] for a in value.args]))
         return replace(graph, inputs=builder.inputs, outputs=tuple(made[v] for v in graph.outputs))
 
 
@@ -60,14 +60,17 @@ def in_regions(graph: Graph, transform: Callable[[Graph], Graph]) -> Graph:
     builder = Builder()
     made = declare_inputs(graph, builder)
     for value in graph.body:
+        args = tuple([made[a] for a in value.args])
         op = value.op
         assert isinstance(op, Op)
-        if op.regions:
+        if not op.regions:
+            made[value] = builder.again(value, args)
+        else:
             changed = {
                 f.name: transform(getattr(op, f.name))  # type: ignore[arg-type]
                 for f in fields(op)  # type: ignore[arg-type]
                 if isinstance(getattr(op, f.name), Graph)
             }
             op = replace(op, **changed)  # type: ignore[type-var]
-        made[value] = builder.emit(op, *(made[a] for a in value.args), source=value.source, name=value.name)
+            made[value] = builder.emit(op, *args, source=value.source, name=value.name)
     return replace(graph, inputs=builder.inputs, outputs=tuple(made[v] for v in graph.outputs))

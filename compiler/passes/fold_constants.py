@@ -81,7 +81,7 @@ def _rebuild(graph: Graph, builder: Builder, made: dict[Value, Value]) -> None:
             made[value] = builder.input(input_of(value).name, value.tensor, "constant", value.source)
     for value in graph.body:
         if value in needed:
-            made[value] = builder.emit(value.op, *(made[a] for a in value.args), source=value.source, name=value.name)
+            made[value] = builder.again(value, tuple([made[a] for a in value.args]))
 
 
 def _known_values(graph: Graph, budget: int, reasons: list[str]) -> set[Value]:

@@ -56,12 +56,15 @@ def rewrite(graph: Graph, rules: Sequence[Rule], mapping: dict[Value, Value] | N
 
     def offer(builder: Builder, value: Value) -> Value | None:
         nonlocal depth
+        fitting = by_op.get(type(value.op))
+        if fitting is None:
+            return None
         if depth > REWRITES_PER_VALUE:
             raise RecursionError(f"rules rewrite each other in circles at {value}")
         depth += 1
         source, builder.source = builder.source, value.source  # what a rule makes comes from what it replaces
         try:
-            for function in by_op.get(type(value.op), ()):
+            for function in fitting:
                 replacement = function(builder, value)
                 if replacement is not None and replacement is not value:
                     if replacement.type != value.type:

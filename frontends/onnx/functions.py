@@ -19,6 +19,8 @@ from ingot.compiler.errors import IngotError
 from ingot.compiler.ir.graph import Graph
 from ingot.compiler.ir.text.graph import parse_graph
 from ingot.compiler.ir.types import dim_text
+from ingot.compiler.ir.verify.errors import VerifyError
+from ingot.compiler.ir.verify.graph import verify_graph
 from ingot.compiler.ops.base import Op
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.problems import Kind, ProblemError
@@ -62,9 +64,11 @@ def exact_form(model: Model, node: NodeProto) -> Graph | None:
     if not text:
         return None
     try:
-        return parse_graph(text, Op.registry)
-    except (ValueError, TypeError, IngotError):
+        graph = parse_graph(text, Op.registry)
+        verify_graph(graph)  # the types that it declares are believed from here on
+    except (ValueError, TypeError, IngotError, VerifyError):
         return None  # written by another version: the body says the same
+    return graph
 
 
 def of_schema(node: NodeProto, version: int, values: Sequence[Value]) -> Body | None:

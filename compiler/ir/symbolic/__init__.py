@@ -29,11 +29,12 @@ from ingot.compiler.ir.symbolic.expression import (
     as_dim,
     atoms,
     is_constant,
+    opaques,
 )
 from ingot.compiler.ir.symbolic.extremum import maximum, minimum
 from ingot.compiler.ir.symbolic.polynomial import product
 from ingot.compiler.ir.symbolic.proofs import bounds, equal, is_nonnegative, less, less_equal
-from ingot.compiler.ir.symbolic.rewrite import align, evaluate, linear_coefficient, substitute, without
+from ingot.compiler.ir.symbolic.rewrite import Substitution, align, evaluate, linear_coefficient, substitute, without
 from ingot.compiler.ir.symbolic.text import parse, to_text
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Mod",
     "Monomial",
     "Opaque",
+    "Substitution",
     "Symbol",
     "SymbolicValueError",
     "TooManyTerms",
@@ -67,6 +69,7 @@ __all__ = [
     "linear_coefficient",
     "maximum",
     "minimum",
+    "opaques",
     "parse",
     "product",
     "substitute",

@@ -12,19 +12,23 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from ingot.compiler.ir.symbolic.counterexample import has_several_quotients
 from ingot.compiler.ir.symbolic.expression import (
     RULE_TERMS,
     Atom,
     Dim,
     Expr,
     FloorDiv,
+    Interval,
     Mod,
     Monomial,
     accumulate,
     add,
     build,
+    has_division,
     monomial_key,
     multiply,
+    multiply_monomials,
     multiply_plain,
     pieces,
     rank_of,
@@ -40,9 +44,8 @@ from ingot.compiler.ir.symbolic.polynomial import (
     common_monomial,
     divide_monomials,
 )
-from ingot.compiler.ir.symbolic.proofs import bounds, interval, proves_nonnegative, proves_positive
+from ingot.compiler.ir.symbolic.proofs import MEMO_ENTRIES, bounds, interval, proves_nonnegative, proves_positive
 
-MEMO_ENTRIES = 1 << 15
 SIMPLIFY_RANK = 24  # deeper nests of divisions are kept as written
 SPLIT_STEPS = 16  # rounds of polynomial long division
 
@@ -66,8 +69,7 @@ def floor_divide(dividend: Dim, divisor: Dim) -> Dim:
         return floor_divide(-dividend, -divisor)
     if sign == 0 or rank_of(dividend) > SIMPLIFY_RANK:
         return FloorDiv(dividend, divisor)
-    quotient, remainder = _split(dividend, divisor)
-    block = _block(remainder, divisor)
+    quotient, remainder, block = _divided(dividend, divisor)
     return add(quotient, _divide_remainder(remainder, divisor) if block is None else block)
 
 
@@ -92,8 +94,7 @@ def modulo(dividend: Dim, divisor: Dim) -> Dim:
         return -modulo(-dividend, -divisor)
     if sign == 0 or rank_of(dividend) > SIMPLIFY_RANK:
         return Mod(dividend, divisor)
-    _, remainder = _split(dividend, divisor)
-    block = _block(remainder, divisor)
+    _, remainder, block = _divided(dividend, divisor)
     if block is not None:
         return remainder - block * divisor
     if isinstance(remainder, int):
@@ -104,6 +105,13 @@ def modulo(dividend: Dim, divisor: Dim) -> Dim:
         return factor * modulo(inner, rest) + offset
     unwrapped = _unwrap_remainder(remainder, divisor)
     return Mod(remainder, divisor) if unwrapped is None else modulo(unwrapped, divisor)
+
+
+@lru_cache(MEMO_ENTRIES)  # what is divided is often asked for the remainder too
+def _divided(dividend: Dim, divisor: Dim) -> tuple[Dim, Dim, int | None]:
+    """(q, r, block) with dividend == q*divisor + r, where block is r // divisor if that is a number."""
+    quotient, remainder = _split(dividend, divisor)
+    return quotient, remainder, _block(remainder, divisor)
 
 
 def _divisor_sign(dividend: Dim, divisor: Dim) -> int:
@@ -120,14 +128,22 @@ def _divisor_sign(dividend: Dim, divisor: Dim) -> int:
 def _block(dim: Dim, divisor: Dim) -> int | None:
     """The value of dim // divisor, for a positive divisor, if it is provably the same for all assignments."""
     if isinstance(divisor, int):
-        for question in (interval, bounds):  # the cheap one first
-            lower, upper = question(dim)
-            if lower is not None and upper is not None and lower // divisor == upper // divisor:
-                return lower // divisor
-        return None
+        if isinstance(dim, int):
+            return dim // divisor
+        quotient = _only_quotient(interval(dim), divisor)
+        if quotient is None and not has_several_quotients(dim, divisor):
+            quotient = _only_quotient(bounds(dim), divisor)  # which are costly, and rarely say more
+        return quotient
     if proves_nonnegative(dim):
         return 0 if proves_positive(divisor - dim) else None
     return -1 if proves_positive(-dim) and proves_nonnegative(dim + divisor) else None
+
+
+def _only_quotient(values: Interval, divisor: int) -> int | None:
+    lower, upper = values
+    if lower is None or upper is None or lower // divisor != upper // divisor:
+        return None
+    return lower // divisor
 
 
 def _divide_remainder(dividend: Dim, divisor: Dim) -> Dim:
@@ -240,6 +256,7 @@ def _truncate(dividend: int, divisor: int) -> int:
     return quotient if (dividend < 0) == (divisor < 0) else -quotient
 
 
+@lru_cache(MEMO_ENTRIES)
 def _reduce(dim: Expr, divisor: Dim) -> tuple[Dim, Dim, Dim, Dim] | None:
     """(g, y, m, r) with dim == g*y + r, divisor == g*m, 0 <= r < g: then dim // divisor == y // m."""
     for factor in _common_factors(dim, divisor):
@@ -302,7 +319,7 @@ def recombine(terms: dict[Monomial, int], constant: int) -> Dim:
     The rules are d*(x//d) + x%d -> x, x - d*(x//d) -> x%d and x - x%d -> d*(x//d). Each application leaves
     fewer nested divisions, or as many and fewer terms. The same sums come up again and again, so the outcome is kept.
     """
-    if len(terms) < 2:
+    if len(terms) < 2 or _is_combined(terms):
         return build(terms, constant)
     key = frozenset(terms.items())
     found = _recombined.get(key)
@@ -314,6 +331,26 @@ def recombine(terms: dict[Monomial, int], constant: int) -> Dim:
 
 
 _recombined: dict[frozenset[tuple[Monomial, int]], tuple[dict[Monomial, int], int]] = {}
+
+
+def _is_combined(terms: dict[Monomial, int]) -> bool:
+    """Whether it is seen without building anything that no rule fits, as for four of five sums."""
+    divisions = [(monomial, atom, power) for monomial in terms for atom, power in monomial if atom._divides]
+    for monomial, atom, power in divisions:
+        if power != 1:
+            continue
+        if isinstance(atom, FloorDiv):
+            if _remainder_factor(terms, monomial, atom) is not None:
+                return False
+        elif isinstance(atom, Mod):
+            divisor = atom.divisor
+            step = terms[monomial] * (divisor if isinstance(divisor, int) else 1)
+            for other, _, _ in divisions:
+                if other is not monomial and terms[other] % step == 0:
+                    return False  # beside k*(x%d), it may be the division of k*d*(x//d)
+            if _has_dividend(terms, monomial, atom):
+                return False
+    return True
 
 
 def _recombine(terms: dict[Monomial, int]) -> tuple[dict[Monomial, int], int]:
@@ -341,11 +378,10 @@ def _recombine_once(terms: dict[Monomial, int]) -> tuple[Dim, Dim] | None:
         return None
     divisions.sort(key=_division_key, reverse=True)
     for monomial, atom in divisions:
-        outer = build_term(_other_factors(monomial, atom), terms[monomial])
         if isinstance(atom, Mod):
-            joined = _join_remainder(terms, outer, atom) or _form_quotient(terms, outer, atom)
+            joined = _join_remainder(terms, monomial, atom) or _form_quotient(terms, monomial, atom)
         else:
-            joined = _form_remainder(terms, outer, atom)
+            joined = _form_remainder(terms, monomial, atom)
         if joined is not None:
             return joined
     return None
@@ -356,18 +392,19 @@ def _division_key(division: tuple[Monomial, Atom]) -> tuple:
 
 
 def _other_factors(monomial: Monomial, atom: Atom) -> Monomial:
-    return tuple(factor for factor in monomial if factor[0] is not atom)
+    return tuple([factor for factor in monomial if factor[0] is not atom]) if len(monomial) > 1 else ()
 
 
-def _join_remainder(terms: dict[Monomial, int], outer: Dim, atom: Mod) -> tuple[Dim, Dim] | None:
+def _join_remainder(terms: dict[Monomial, int], remainder: Monomial, atom: Mod) -> tuple[Dim, Dim] | None:
     """k*(x%d) + k*d*(x//d) -> k*x"""
     quotient = floor_divide(atom.dividend, atom.divisor)
     if size_of(quotient) * size_of(atom.divisor) > RULE_TERMS:
         return None
+    outer = build_term(_other_factors(remainder, atom), terms[remainder])
     partner = multiply_plain(outer, multiply_plain(atom.divisor, quotient))
     divisions = 0
     for monomial, coefficient in pieces(partner):
-        if any(factor._divides for factor, _ in monomial):
+        if has_division((monomial,)):
             if terms.get(monomial) != coefficient:
                 return None
             divisions += 1
@@ -376,37 +413,60 @@ def _join_remainder(terms: dict[Monomial, int], outer: Dim, atom: Mod) -> tuple[
     return add_plain(partner, multiply_plain(outer, atom)), multiply_plain(outer, atom.dividend)
 
 
-def _form_quotient(terms: dict[Monomial, int], outer: Dim, atom: Mod) -> tuple[Dim, Dim] | None:
+def _form_quotient(terms: dict[Monomial, int], remainder: Monomial, atom: Mod) -> tuple[Dim, Dim] | None:
     """k*x - k*(x%d) -> k*d*(x//d), where d is a single term"""
-    dividend = multiply_plain(outer, scale(atom.dividend, -1))
-    if size_of(atom.divisor) > 1 or not _contains(terms, dividend):
+    if not _has_dividend(terms, remainder, atom):
         return None
     quotient = floor_divide(atom.dividend, atom.divisor)
     if size_of(quotient) > 1:
         return None
-    removed = add_plain(dividend, multiply_plain(outer, atom))
-    return removed, multiply_plain(multiply_plain(scale(outer, -1), atom.divisor), quotient)
+    factor = build_term(_other_factors(remainder, atom), -terms[remainder])
+    removed = multiply_plain(factor, add_plain(atom.dividend, scale(atom, -1)))
+    return removed, multiply_plain(multiply_plain(factor, atom.divisor), quotient)
 
 
-def _form_remainder(terms: dict[Monomial, int], outer: Dim, atom: FloorDiv) -> tuple[Dim, Dim] | None:
+def _has_dividend(terms: dict[Monomial, int], remainder: Monomial, atom: Mod) -> bool:
+    """Whether k*x is among the terms beside -k*(x%d), and d is a single term."""
+    others = _other_factors(remainder, atom)
+    return size_of(atom.divisor) == 1 and _contains(terms, atom.dividend, others, -terms[remainder])
+
+
+def _form_remainder(terms: dict[Monomial, int], quotient: Monomial, atom: FloorDiv) -> tuple[Dim, Dim] | None:
     """k*x - k*d*(x//d) -> k*(x%d), where d is a single term"""
-    if size_of(atom.divisor) > 1:
+    factor = _remainder_factor(terms, quotient, atom)
+    if factor is None:
         return None
-    factor, rest = _split_exact(scale(outer, -1), atom.divisor)
-    if rest != 0:
-        return None
-    dividend = multiply_plain(factor, atom.dividend)
-    if not _contains(terms, dividend):
-        return None
-    removed = add_plain(dividend, multiply_plain(outer, atom))
-    return removed, multiply_plain(factor, modulo(atom.dividend, atom.divisor))
+    outer = build_term(*factor)
+    removed = multiply_plain(outer, add_plain(atom.dividend, multiply_plain(scale(atom, -1), atom.divisor)))
+    return removed, multiply_plain(outer, modulo(atom.dividend, atom.divisor))
 
 
-def _contains(terms: dict[Monomial, int], dim: Dim) -> bool:
-    """Whether the non-constant terms of the dim, of which there is one, are all among the terms."""
-    if isinstance(dim, int):
+def _remainder_factor(terms: dict[Monomial, int], quotient: Monomial, atom: FloorDiv) -> tuple[Monomial, int] | None:
+    """The monomial and the coefficient of k where k*x is among the terms beside -k*d*(x//d), and d is a single term."""
+    dividend, divisor = atom.arguments
+    if isinstance(divisor, int):
+        coefficient, rest = divmod(-terms[quotient], divisor)
+        monomial = None if rest else _other_factors(quotient, atom)
+    elif size_of(divisor) > 1:
+        return None
+    else:
+        ((divisor_monomial, divisor_coefficient),) = pieces(divisor)
+        coefficient, rest = divmod(-terms[quotient], divisor_coefficient)
+        monomial = None if rest else divide_monomials(_other_factors(quotient, atom), divisor_monomial)
+    if monomial is None or not _contains(terms, dividend, monomial, coefficient):
+        return None
+    return monomial, coefficient
+
+
+def _contains(terms: dict[Monomial, int], dim: Dim, monomial: Monomial, coefficient: int) -> bool:
+    """Whether the non-constant terms of the dim times a term, of which there is one, are all among the terms."""
+    if isinstance(dim, int) and not (monomial and dim):
         return False
-    return all(terms.get(monomial) == coefficient for monomial, coefficient in dim._terms.items())
+    for part, factor in pieces(dim):
+        shared = multiply_monomials(monomial, part)
+        if shared and terms.get(shared) != coefficient * factor:
+            return False
+    return True
 
 
 rules.floor_divide = floor_divide

@@ -41,7 +41,7 @@ class SymbolicValueError(TypeError):
 class Expr:
     """A sum of monomials plus a constant. Built by operators only, never by calling the class."""
 
-    __slots__ = ("__weakref__", "_atoms", "_divides", "_hash", "_key", "_rank", "_terms", "constant")
+    __slots__ = ("__weakref__", "_atoms", "_divides", "_hash", "_key", "_opaques", "_rank", "_terms", "constant")
 
     __array_ufunc__ = None  # numpy scalars defer to the reflected operators below
 
@@ -51,12 +51,19 @@ class Expr:
     _key: tuple | None
     _rank: int | None
     _atoms: frozenset[Atom] | None
+    _opaques: tuple[Opaque, ...]  # there when `_atoms` is
     _divides: bool  # some monomial contains a floor division or a remainder
 
     @property
     def terms(self) -> tuple[tuple[Monomial, int], ...]:
         """The (monomial, coefficient) pairs in a fixed order; a monomial is a tuple of (atom, power)."""
-        return tuple(sorted(self._terms.items(), key=term_key))
+        items = self._terms.items()
+        return tuple(items) if len(items) < 2 else tuple(sorted(items, key=term_key))
+
+    @property
+    def factors(self) -> list[Atom]:
+        """The atoms that the monomials are products of, in no particular order."""
+        return [atom for monomial in self._terms for atom, _ in monomial]
 
     def __eq__(self, other: object, /) -> bool:
         if self is other:
@@ -66,9 +73,10 @@ class Expr:
         return self.constant == other.constant and self._terms == other._terms
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((self.constant, frozenset(self._terms.items())))
-        return self._hash
+        found = self._hash
+        if found is None:
+            found = self._hash = hash((self.constant, frozenset(self._terms.items())))
+        return found
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -92,11 +100,11 @@ class Expr:
         return rules.to_text(self)
 
     def __add__(self, other: DimLike) -> Dim:
-        value = operand(other)
+        value = other if type(other) is int else operand(other)
         return NotImplemented if value is None else add(self, value)
 
     def __sub__(self, other: DimLike) -> Dim:
-        value = operand(other)
+        value = other if type(other) is int else operand(other)
         return NotImplemented if value is None else add(self, value, -1)
 
     def __rsub__(self, other: DimLike) -> Dim:
@@ -104,6 +112,8 @@ class Expr:
         return NotImplemented if value is None else add(scale(self, -1), value)
 
     def __mul__(self, other: DimLike) -> Dim:
+        if type(other) is int:
+            return scale(self, other)
         value = operand(other)
         return NotImplemented if value is None else multiply(self, value)
 
@@ -144,17 +154,16 @@ class Atom(Expr):
 
     _interval: Interval | None
 
-    def __eq__(self, other: object, /) -> bool:
-        return self is other
-
+    __eq__ = object.__eq__  # identity
     __hash__ = object.__hash__
 
     def _initialise(self, key: tuple, rank: int, lower: Dim | None, upper: Dim | None) -> None:
-        fixed = isinstance(lower, int) and lower == upper
+        fixed = isinstance(lower, int) and isinstance(upper, int) and lower == upper
         self.constant = lower if fixed else 0  # type: ignore[assignment]
         self._terms = {} if fixed else {((self, 1),): 1}
         self._key, self._rank = key, rank
         self._atoms = frozenset((self,))
+        self._opaques = ()
         self._hash = self._interval = None
         self._divides = False
 
@@ -233,6 +242,7 @@ class Opaque(Atom):
         rank = _bounded_rank(self.lower, self.upper)
         self._initialise((2, "", self.identity.serial, ()), rank, None, None)  # computing it may fail: it never vanishes
         self._atoms = self.depends | {self}
+        self._opaques = _opaques_among(self._atoms)
 
     def __eq__(self, other: object, /) -> bool:
         return self is other or (isinstance(other, Opaque) and self.payload == other.payload)
@@ -270,6 +280,7 @@ class Compound(Atom):
         key = (cls._kind, "", 0, tuple(dim_key(argument) for argument in arguments))
         self._initialise(key, 1 + max(rank_of(argument) for argument in arguments), None, None)
         self._atoms = frozenset().union(*(atoms(argument) for argument in arguments))
+        self._opaques = _opaques_among(self._atoms)
         self._divides = cls is FloorDiv or cls is Mod
         with _lock:
             return _interned.setdefault((cls, arguments), self)
@@ -371,16 +382,37 @@ def settle(dim: Dim) -> Dim:
 
 
 def _bound(bound: Dim | None) -> Dim | None:
-    return None if bound is None else settle(as_dim(bound))
+    return bound if bound is None or type(bound) is int else settle(as_dim(bound))
 
 
 def atoms(dim: Dim) -> frozenset[Atom]:
     """The symbols, variables and opaque integers of the dim, at any depth, and what opaques depend on."""
     if isinstance(dim, int):
         return frozenset()
+    found = dim._atoms
+    if found is None:
+        first, *others = [atoms(atom) for monomial in dim._terms for atom, _ in monomial]
+        found = dim._atoms = first.union(*others) if others else first
+        dim._opaques = _opaques_among(found)
+    return found
+
+
+def opaques(dim: Dim) -> tuple[Opaque, ...]:
+    """The opaque integers among the atoms of the dim, in the order of their creation."""
+    if isinstance(dim, int):
+        return ()
     if dim._atoms is None:
-        dim._atoms = frozenset().union(*(atoms(atom) for monomial in dim._terms for atom, _ in monomial))
-    return dim._atoms
+        atoms(dim)
+    return dim._opaques
+
+
+def _opaques_among(found: frozenset[Atom]) -> tuple[Opaque, ...]:
+    opaque = [atom for atom in found if type(atom) is Opaque]
+    return tuple(sorted(opaque, key=_serial_of)) if opaque else ()
+
+
+def _serial_of(opaque: Opaque) -> int:
+    return opaque.identity.serial
 
 
 # --- order: by names, structure and creation only, so that text is the same in every process ----------------
@@ -399,7 +431,10 @@ def _factor_key(factor: tuple[Atom, int]) -> Any:
 
 
 def monomial_key(monomial: Monomial) -> tuple:
-    return tuple((atom._key, -power) for atom, power in monomial)
+    if len(monomial) == 1:
+        ((atom, power),) = monomial
+        return ((atom._key, -power),)
+    return tuple([(atom._key, -power) for atom, power in monomial])
 
 
 def term_key(term: tuple[Monomial, int]) -> tuple:
@@ -421,9 +456,10 @@ def rank_of(dim: Dim) -> int:
     """How often a dim can be bounded by simpler dims until only constants are left; -1 for a constant."""
     if isinstance(dim, int):
         return -1
-    if dim._rank is None:
-        dim._rank = max(rank_of(atom) for monomial in dim._terms for atom, _ in monomial)
-    return dim._rank
+    found = dim._rank
+    if found is None:
+        found = dim._rank = max([atom._rank for monomial in dim._terms for atom, _ in monomial])  # type: ignore[type-var]
+    return found  # type: ignore[return-value]
 
 
 def _bounded_rank(lower: Dim | None, upper: Dim | None) -> int:
@@ -457,15 +493,16 @@ def build(terms: dict[Monomial, int], constant: int, divides: bool | None = None
             return monomial[0][0]
     elif len(terms) > MAXIMUM_TERMS:
         raise TooManyTerms(f"a symbolic integer grew beyond {MAXIMUM_TERMS} terms; name parts of it instead")
-    result = object.__new__(Expr)
+    result = Expr()
     result.constant = constant
     result._terms = terms
     result._hash = result._key = result._rank = result._atoms = None
-    result._divides = _has_division(terms) if divides is None else divides
+    result._divides = has_division(terms) if divides is None else divides
     return result
 
 
-def _has_division(terms: Iterable[Monomial]) -> bool:
+def has_division(terms: Iterable[Monomial]) -> bool:
+    """Whether a floor division or a remainder is a factor of one of the monomials."""
     for monomial in terms:
         for atom, _ in monomial:
             if atom._divides:
@@ -508,7 +545,11 @@ def add(left: Dim, right: Dim, factor: int = 1) -> Dim:
         return add(scale(right, factor), left)
     terms = dict(left._terms)
     for monomial, coefficient in right._terms.items():
-        accumulate(terms, monomial, factor * coefficient)
+        total = terms.get(monomial, 0) + factor * coefficient
+        if total:
+            terms[monomial] = total
+        else:
+            terms.pop(monomial, None)
     constant = left.constant + factor * right.constant
     if left._divides or right._divides:
         return rules.recombine(terms, constant)
@@ -522,7 +563,7 @@ def scale(dim: Dim, factor: int) -> Dim:
     if factor == 0:
         return 0
     if factor == 1:
-        return settle(dim)
+        return dim if dim._terms else dim.constant
     terms = {monomial: factor * coefficient for monomial, coefficient in dim._terms.items()}
     if dim._divides and factor != -1:
         return rules.recombine(terms, factor * dim.constant)

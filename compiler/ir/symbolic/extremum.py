@@ -6,6 +6,8 @@ Non-goal: pulling common terms out of the arguments. Proofs see through that wit
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from ingot.compiler.ir.symbolic.expression import (
     Dim,
     Maximum,
@@ -14,7 +16,7 @@ from ingot.compiler.ir.symbolic.expression import (
     scale,
     settle,
 )
-from ingot.compiler.ir.symbolic.proofs import proves_nonnegative
+from ingot.compiler.ir.symbolic.proofs import MEMO_ENTRIES, proves_nonnegative
 
 
 def minimum(*dims: Dim) -> Dim:
@@ -27,6 +29,7 @@ def maximum(*dims: Dim) -> Dim:
     return _extremum(Maximum, dims, -1)
 
 
+@lru_cache(MEMO_ENTRIES)
 def _extremum(kind: type[Minimum] | type[Maximum], dims: tuple[Dim, ...], sign: int) -> Dim:
     if not dims:
         raise ValueError(f"the {kind.__name__.lower()} of no dims is undefined; give at least one")

@@ -15,6 +15,7 @@ from ingot.compiler.ir.symbolic.expression import (
     Monomial,
     accumulate,
     build,
+    has_division,
     pieces,
     rules,
 )
@@ -46,8 +47,7 @@ def build_term(monomial: Monomial, coefficient: int) -> Dim:
 
 def build_combined(terms: dict[Monomial, int], constant: int) -> Dim:
     """The dim of terms that may need recombination; takes the dict over."""
-    dim = build(terms, constant)
-    return rules.recombine(terms, constant) if isinstance(dim, Expr) and dim._divides else dim
+    return rules.recombine(terms, constant) if has_division(terms) else build(terms, constant, False)
 
 
 def add_plain(left: Dim, right: Dim) -> Dim:
@@ -72,7 +72,7 @@ def polynomial_in(dim: Expr, atom: Atom) -> dict[int, Dim]:
     for monomial, coefficient in dim._terms.items():
         for factor, power in monomial:
             if factor == atom:
-                rest = tuple(other for other in monomial if other[0] != atom)
+                rest = tuple([other for other in monomial if other[0] != atom]) if len(monomial) > 1 else ()
                 collected.setdefault(power, {})[rest] = coefficient
                 break
         else:

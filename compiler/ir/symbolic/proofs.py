@@ -17,6 +17,7 @@ from ingot.compiler.ir.symbolic.counterexample import is_negative_somewhere
 from ingot.compiler.ir.symbolic.expression import (
     RULE_TERMS,
     Atom,
+    Compound,
     Dim,
     Expr,
     FloorDiv,
@@ -28,7 +29,6 @@ from ingot.compiler.ir.symbolic.expression import (
     Symbol,
     Variable,
     add,
-    atom_key,
     atoms,
     multiply,
     rank_of,
@@ -50,7 +50,12 @@ PROOF_RANK = 24  # deeper nests are only bounded by intervals
 
 def bounds(dim: Dim) -> Interval:
     """An inclusive numeric interval that holds every value of the dim; None where no bound is known."""
-    return lower_bound(dim), _negative(lower_bound(scale(dim, -1)))
+    return (dim, dim) if isinstance(dim, int) else _bounds(dim)
+
+
+@lru_cache(MEMO_ENTRIES)
+def _bounds(dim: Expr) -> Interval:
+    return _lower_bound(dim), _negative(lower_bound(scale(dim, -1)))
 
 
 def lower_bound(dim: Dim) -> int | None:
@@ -60,6 +65,17 @@ def lower_bound(dim: Dim) -> int | None:
 
 def is_nonnegative(dim: Dim) -> bool | None:
     """Whether dim >= 0: for all values of its atoms True, for none False, undecided None."""
+    return dim >= 0 if isinstance(dim, int) else _is_nonnegative(dim)
+
+
+@lru_cache(MEMO_ENTRIES)
+def _is_nonnegative(dim: Expr) -> bool | None:
+    if _has_intervals(dim):
+        lower, upper = interval(dim)  # settles most questions, and costs least
+        if lower is not None and lower >= 0:
+            return True
+        if upper is not None and upper < 0:
+            return False
     if proves_nonnegative(dim):
         return True
     return False if proves_nonnegative(-1 - dim) else None
@@ -95,9 +111,10 @@ def proves_positive(dim: Dim) -> bool:
 @lru_cache(MEMO_ENTRIES)
 def proves_nonnegative(dim: Dim) -> bool:
     """Whether dim >= 0 is proven."""
-    lower, _ = interval(dim)  # settles most questions, and costs least
-    if lower is not None and lower >= 0:
-        return True
+    if _has_intervals(dim):
+        lower, _ = interval(dim)  # settles most questions, and costs least
+        if lower is not None and lower >= 0:
+            return True
     if is_negative_somewhere(dim):
         return False
     for _ in range(PROOF_STEPS):
@@ -109,6 +126,17 @@ def proves_nonnegative(dim: Dim) -> bool:
             return False
         dim = cleared
     return False
+
+
+def _has_intervals(dim: Dim) -> bool:
+    """Whether the intervals of all atoms are known: finding those of new divisions costs more than a counterexample."""
+    if isinstance(dim, int):
+        return True
+    for monomial in dim._terms:
+        for atom, _ in monomial:
+            if atom._interval is None and isinstance(atom, Compound):
+                return False
+    return True
 
 
 def _without_common_factor(dim: Dim) -> Dim:
@@ -123,6 +151,8 @@ def _without_common_factor(dim: Dim) -> Dim:
 
 
 def _has_nonnegative_bound(dim: Dim) -> bool:
+    if isinstance(dim, int):
+        return dim >= 0
     lower, _ = interval(dim)  # settles most questions, and costs least
     if lower is None or lower < 0:
         lower = lower_bound(dim)
@@ -177,7 +207,7 @@ def _lower_bound(dim: Expr) -> int | None:
 
 
 def _best(*values: int | None) -> int | None:
-    return max((value for value in values if value is not None), default=None)
+    return max([value for value in values if value is not None], default=None)
 
 
 def _worst(values: Iterable[int | None]) -> int | None:
@@ -186,7 +216,7 @@ def _worst(values: Iterable[int | None]) -> int | None:
 
 
 def _rank_key(atom: Atom) -> tuple:
-    return rank_of(atom), atom_key(atom)
+    return atom._rank, atom._key
 
 
 def _relax(dim: Expr) -> tuple[list[Dim], bool] | None:
@@ -255,7 +285,10 @@ def _direction(powers: dict[int, Dim], atom: Atom) -> int | None:
             return None
         slopes = _shifted_coefficients(powers, least)
     for sign in (1, -1):
-        if all(_has_nonnegative_bound(scale(slope, sign)) for slope in slopes):
+        for slope in slopes:
+            if not _has_nonnegative_bound(scale(slope, sign)):
+                break
+        else:
             return sign
     return None
 
@@ -273,7 +306,10 @@ def _shifted_coefficients(powers: dict[int, Dim], origin: int) -> list[Dim]:
 
 
 def _substitution_size(powers: dict[int, Dim], value: Dim) -> int:
-    return sum(size_of(coefficient) * size_of(value) ** power for power, coefficient in powers.items())
+    size, total = size_of(value), 0
+    for power, coefficient in powers.items():
+        total += size_of(coefficient) * size**power
+    return total
 
 
 def _evaluate_polynomial(powers: dict[int, Dim], value: Dim) -> Dim:
@@ -305,6 +341,7 @@ def _symbolic_bounds(atom: Atom, direction: int, context: Iterable[Atom]) -> tup
     return None
 
 
+@lru_cache(MEMO_ENTRIES)
 def _quotient_bounds(atom: FloorDiv, direction: int) -> tuple[list[Dim], bool] | None:
     """Bound x//d by y//d, where y bounds x and has a lower rank."""
     dividend: Dim = scale(atom.dividend, direction)
@@ -337,7 +374,9 @@ def interval(dim: Dim) -> Interval:
     for monomial, coefficient in dim._terms.items():
         term: Interval | None = None
         for atom, power in monomial:
-            factor = _atom_interval(atom) if power == 1 else _interval_power(_atom_interval(atom), power)
+            factor = atom._interval or _atom_interval(atom)
+            if power > 1:
+                factor = _interval_power(factor, power)
             term = factor if term is None else _interval_product(term, factor)
         least, greatest = term if term is not None else (1, 1)
         if coefficient < 0:
@@ -377,28 +416,27 @@ def _interval_power(base: Interval, power: int) -> Interval:
 
 
 def _atom_interval(atom: Atom) -> Interval:
-    if atom._interval is None:
-        atom._interval = _compute_interval(atom)
-    return atom._interval
-
-
-def _compute_interval(atom: Atom) -> Interval:
-    match atom:
-        case Symbol():
-            return atom.lower, atom.upper
-        case Variable() | Opaque():
-            lower = None if atom.lower is None else lower_bound(atom.lower)
-            upper = None if atom.upper is None else bounds(atom.upper)[1]
-            return lower, upper
-        case FloorDiv():
-            return _quotient_interval(bounds(atom.dividend), bounds(atom.divisor))
-        case Mod():
-            return _remainder_interval(bounds(atom.dividend), bounds(atom.divisor))
-        case Minimum():
-            return _negated(_maximum_interval([_negated(bounds(argument)) for argument in atom.arguments]))
-        case Maximum():
-            return _maximum_interval([bounds(argument) for argument in atom.arguments])
-    raise TypeError(f"unknown atom {type(atom).__name__}")
+    found = atom._interval
+    if found is None:
+        match atom:
+            case Symbol():
+                found = atom.lower, atom.upper
+            case Variable() | Opaque():
+                lower = None if atom.lower is None else lower_bound(atom.lower)
+                upper = None if atom.upper is None else bounds(atom.upper)[1]
+                found = lower, upper
+            case FloorDiv():
+                found = _quotient_interval(bounds(atom.dividend), bounds(atom.divisor))
+            case Mod():
+                found = _remainder_interval(bounds(atom.dividend), bounds(atom.divisor))
+            case Minimum():
+                found = _negated(_maximum_interval([_negated(bounds(argument)) for argument in atom.arguments]))
+            case Maximum():
+                found = _maximum_interval([bounds(argument) for argument in atom.arguments])
+            case _:
+                raise TypeError(f"unknown atom {type(atom).__name__}")
+        atom._interval = found
+    return found
 
 
 def _maximum_interval(intervals: list[Interval]) -> Interval:

@@ -18,8 +18,12 @@ from ingot.compiler.ir.symbolic.expression import (
     FloorDiv,
     Minimum,
     Mod,
+    Monomial,
     Opaque,
+    accumulate,
     atoms,
+    build,
+    opaques,
     rules,
 )
 from ingot.compiler.ir.symbolic.extremum import maximum, minimum
@@ -33,65 +37,95 @@ def align(dim: Dim, multiple: Dim) -> Dim:
 
 def substitute(dim: Dim, mapping: Mapping[Any, Dim], opaque: Callable[[Any], Hashable] | None = None) -> Dim:
     """The dim with atoms replaced, all at once, and simplified again; `opaque` rewrites payloads."""
-    return _Substitution(mapping, opaque).rewrite(dim)
+    return Substitution(mapping).rewrite(dim, opaque)
 
 
-class _Substitution:
-    """One substitution: remembers what became of each atom."""
+OpaqueRewriter = Callable[[Any], Hashable]
 
-    def __init__(self, mapping: Mapping[Any, Dim], opaque: Callable[[Any], Hashable] | None) -> None:
-        self.mapping, self.opaque = mapping, opaque
-        self.done: dict[Atom, Dim] = {}
+
+class Substitution:
+    """Substitutions of one mapping: remembers what became of each dim. Variables may be added to the mapping until they
+    are met. What rewrites payloads is given each time, since it often belongs to the owner of the substitution."""
+
+    def __init__(self, mapping: Mapping[Any, Dim]) -> None:
+        self.mapping = mapping
+        self.done: dict[Expr, Dim] = {}
         self._has_compounds: bool | None = None  # among what is replaced
 
-    def rewrite(self, dim: Dim) -> Dim:
-        if isinstance(dim, int) or self._is_unchanged(dim):
+    def rewrite(self, dim: Dim, opaque: OpaqueRewriter | None = None) -> Dim:
+        if isinstance(dim, int):
             return dim
+        found = self.done.get(dim)
+        if found is None:
+            found = self.done[dim] = dim if self._is_unchanged(dim, opaque) else self._changed(dim, opaque)
+        return found
+
+    def _changed(self, dim: Expr, opaque: OpaqueRewriter | None) -> Dim:
         if isinstance(dim, Atom):
-            if dim not in self.done:
-                self.done[dim] = self.mapping[dim] if dim in self.mapping else self.rewrite_atom(dim)
-            return self.done[dim]
+            return self.mapping[dim] if dim in self.mapping else self._atom(dim, opaque)
+        if not dim._divides:
+            at_once = self._without_divisions(dim, opaque)
+            if at_once is not None:
+                return at_once
         result: Dim = dim.constant
         for monomial, coefficient in dim._terms.items():
-            term: Dim = coefficient
-            for atom, power in monomial:
-                value = self.rewrite(atom)
-                for _ in range(power):
-                    term = term * value
-            result = result + term
+            result = result + self._monomial(monomial, coefficient, opaque)
         return result
 
-    def _is_unchanged(self, dim: Expr) -> bool:
-        leaves = atoms(dim)
-        if not leaves.isdisjoint(self.mapping):
+    def _without_divisions(self, dim: Expr, opaque: OpaqueRewriter | None) -> Dim | None:
+        """All terms of a sum at once, which is the same where nothing can be recombined."""
+        terms: dict[Monomial, int] = {}
+        constant = dim.constant
+        for monomial, coefficient in dim._terms.items():
+            value = self._monomial(monomial, 1, opaque)
+            if isinstance(value, int):
+                constant += coefficient * value
+                continue
+            if value._divides:
+                return None
+            for part, factor in value._terms.items():
+                accumulate(terms, part, coefficient * factor)
+            constant += coefficient * value.constant
+        return build(terms, constant, False)
+
+    def _monomial(self, monomial: Monomial, coefficient: int, opaque: OpaqueRewriter | None) -> Dim:
+        term: Dim = coefficient
+        for atom, power in monomial:
+            value = self.rewrite(atom, opaque)
+            for _ in range(power):
+                term = term * value
+        return term
+
+    def _is_unchanged(self, dim: Expr, opaque: OpaqueRewriter | None) -> bool:
+        if not self.mapping.keys().isdisjoint(atoms(dim)):
             return False
-        if self.opaque is not None and any(isinstance(leaf, Opaque) for leaf in leaves):
+        if opaque is not None and opaques(dim):
             return False
         if self._has_compounds is None:
             self._has_compounds = any(isinstance(key, Compound) for key in self.mapping)
         return not self._has_compounds
 
-    def rewrite_atom(self, atom: Atom) -> Dim:
+    def _atom(self, atom: Atom, opaque: OpaqueRewriter | None) -> Dim:
         if isinstance(atom, Opaque):
-            return self.rewrite_opaque(atom)
+            return self._opaque(atom, opaque)
         if not isinstance(atom, Compound):
             return atom
-        return _apply(atom, [self.rewrite(argument) for argument in atom.arguments])
+        return _apply(atom, [self.rewrite(argument, opaque) for argument in atom.arguments])
 
-    def rewrite_opaque(self, atom: Opaque) -> Dim:
-        if self.opaque is None:
+    def _opaque(self, atom: Opaque, opaque: OpaqueRewriter | None) -> Dim:
+        if opaque is None:
             if atom.depends.isdisjoint(self.mapping):
                 return atom
             raise ValueError(
                 f"the run-time integer `{rules.to_text(atom)}` depends on what is substituted; "
                 "pass `opaque`, a function that rewrites its payload"
             )
-        payload = self.opaque(atom.payload)
+        payload = opaque(atom.payload)
         if payload == atom.payload:
             return atom
-        depends = frozenset().union(*(atoms(self.rewrite(leaf)) for leaf in atom.depends))
-        lower = None if atom.lower is None else self.rewrite(atom.lower)
-        upper = None if atom.upper is None else self.rewrite(atom.upper)
+        depends = frozenset().union(*(atoms(self.rewrite(leaf, opaque)) for leaf in atom.depends))
+        lower = None if atom.lower is None else self.rewrite(atom.lower, opaque)
+        upper = None if atom.upper is None else self.rewrite(atom.upper, opaque)
         return Opaque(payload, lower, upper, depends)
 
 
