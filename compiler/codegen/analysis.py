@@ -3,11 +3,9 @@ indexed, whether a vector loop can run as lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ingot.compiler.codegen.registers import Layout
 from ingot.compiler.ir import loops, symbolic, traverse
-from ingot.compiler.ir.scalar import Buffer, Load
+from ingot.compiler.ir.scalar import Apply, Buffer, Load, children
 from ingot.compiler.ir.symbolic import Dim
 
 Access = tuple[Buffer, tuple[Dim, ...]]
@@ -17,10 +15,12 @@ class Analysis:
     """Facts about one function's body."""
 
     def __init__(self, function: loops.Function) -> None:
-        self.bases = {s.buffer: s.base for s in loops.walk(function.body) if isinstance(s, loops.View)}
+        statements = list(loops.walk(function.body))
+        self.bases = {s.buffer: s.base for s in statements if isinstance(s, loops.View)}
         self._writes: dict[int, frozenset[Buffer]] = {}
         self._in_lanes: dict[int, bool] = {}
-        self.layouts = self._register_layouts(function.body)
+        held = [s.buffer for s in statements if isinstance(s, loops.Alloc) and s.buffer.space == "register"]
+        self.layouts = _register_layouts(function.body, held)
 
     def memory(self, buffer: Buffer) -> Buffer:
         while buffer in self.bases:
@@ -58,23 +58,23 @@ class Analysis:
             found = self._in_lanes[id(loop)] = _runs_in_lanes(loop)
         return found
 
-    # --- registers
 
-    def _register_layouts(self, body: tuple[loops.Statement, ...]) -> dict[Buffer, Layout]:
-        """Which axis of a register buffer is held in vectors, and how wide; a buffer without an entry is memory."""
-        widths: dict[Buffer, set[tuple[int, int]]] = {
-            s.buffer: set() for s in loops.walk(body) if isinstance(s, loops.Alloc) and s.buffer.space == "register"
-        }
-        if widths:
-            _collect_widths(body, None, 0, widths)
-        layouts = {}
-        for buffer, found in widths.items():
-            if not found:
-                layouts[buffer] = Layout(0, 0)
-            elif len(found) == 1 and all(width for _, width in found):
-                ((axis, width),) = found
-                layouts[buffer] = Layout(axis, width)
-        return layouts
+# --- registers
+
+
+def _register_layouts(body: tuple[loops.Statement, ...], held: list[Buffer]) -> dict[Buffer, Layout]:
+    """Which axis of a register buffer is held in vectors, and how wide; a buffer without an entry is memory."""
+    widths: dict[Buffer, set[tuple[int, int]]] = {buffer: set() for buffer in held}
+    if widths:
+        _collect_widths(body, None, 0, widths)
+    layouts = {}
+    for buffer, found in widths.items():
+        if not found:
+            layouts[buffer] = Layout(0, 0)
+        elif len(found) == 1 and all(width for _, width in found):
+            ((axis, width),) = found
+            layouts[buffer] = Layout(axis, width)
+    return layouts
 
 
 def _collect_widths(
@@ -93,12 +93,13 @@ def _collect_widths(
         if variable is None:
             continue
         for buffer, index in accesses(statement):
-            if buffer in widths:
-                widths[buffer].update(
-                    (axis, width if _is_aligned(position, variable, width) else 0)
-                    for axis, position in enumerate(index)
-                    if variable in symbolic.atoms(position)
-                )
+            if buffer not in widths:
+                continue
+            for axis, position in enumerate(index):
+                if position is variable:
+                    widths[buffer].add((axis, width))
+                elif variable in symbolic.atoms(position):
+                    widths[buffer].add((axis, width if _is_aligned(position, variable, width) else 0))
 
 
 def _is_aligned(position: Dim, variable: Dim, width: int) -> bool:
@@ -106,15 +107,30 @@ def _is_aligned(position: Dim, variable: Dim, width: int) -> bool:
     return (position - variable) % width == 0
 
 
-def accesses(statement: loops.Statement) -> Iterable[Access]:
+def accesses(statement: loops.Statement) -> list[Access]:
     """What the statement itself loads and stores."""
+    found: list[Access] = []
     if isinstance(statement, (loops.Store, loops.Prefetch)):
-        yield statement.buffer, statement.index
-    dims = traverse.statement_dims(statement)
-    scalars = [*traverse.statement_scalars(statement), *(p for dim in dims for p in traverse.payloads(dim))]
-    for node in traverse.nodes(*scalars):
+        found.append((statement.buffer, statement.index))
+    stack = [*traverse.statement_scalars(statement)]
+    for dim in traverse.statement_dims(statement):
+        stack += traverse.payloads(dim)
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Apply):
+            stack += node.args
+            continue
         if isinstance(node, Load):
-            yield node.buffer, node.index
+            found.append((node.buffer, node.index))
+        stack += children(node)
+        for dim in traverse.dims_of(node):
+            if not isinstance(dim, int):
+                stack += traverse.payloads(dim)
+    return found
 
 
 def _runs_in_lanes(loop: loops.For) -> bool:

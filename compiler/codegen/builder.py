@@ -178,10 +178,28 @@ class Builder:
 
     def pure(self, kind: ir.Type, text: str, body: str, operands: Iterable[Value]) -> Value:
         """An instruction without effects, `body` being what stands right of the equals sign."""
-        deepest, place = self._deepest(operands), self.scope
-        while place.depth > deepest.depth and not place.barrier:
+        # written out, because every instruction comes here: the place as in `place_of`, then `_numbered` and `_append`
+        deepest, depth = self.root, 0
+        for operand in operands:
+            scope = operand.scope
+            if scope is not None and scope.depth > depth:
+                deepest, depth = scope, scope.depth
+        place = self.scope
+        while place.depth > depth and not place.barrier:
             place = place.parent
-        return self._numbered(place, deepest, body) or self._append(place, body, kind, text, body)
+        inner = place
+        while True:
+            found = inner.numbers.get(body)
+            if found is not None:
+                return found
+            if inner is deepest:
+                break
+            inner = inner.parent
+        self.count += 1
+        ref = f"%v{self.count}"
+        place.block.lines.append(f"  {ref} = {body}")
+        value = place.numbers[body] = Value(kind, text, ref, place)
+        return value
 
     def _numbered(self, inner: Scope, outer: Scope, key: str) -> Value | None:
         """The same instruction, if it stands in one of these scopes already."""
@@ -415,14 +433,16 @@ class Builder:
         self, name: str, kind: ir.Type, *arguments: Value, overload: Sequence[ir.Type] | None = None
     ) -> Value:
         """The pure intrinsic `llvm.name`, overloaded by `overload` (by default the result type)."""
-        text = str(kind)
-        types = [each.text for each in arguments]
-        key = (name, text, *types, *map(str, overload or ()))
+        first = arguments[0]
+        text = first.text if kind is first.type else str(kind)
+        key = (name, text) if overload is None else (name, text, *map(str, overload))
         reference = self._references.get(key)
         if reference is None:
             suffix = "".join(f".{mangled(each)}" for each in ((kind,) if overload is None else overload))
-            reference = self._references[key] = self.program.declare(f"llvm.{name}{suffix}", text, ", ".join(types))
-        return self.pure(kind, text, f"call {text} {reference}({', '.join(map(repr, arguments))})", arguments)
+            types = ", ".join([each.text for each in arguments])
+            reference = self._references[key] = self.program.declare(f"llvm.{name}{suffix}", text, types)
+        operands = ", ".join([f"{each.text} {each.ref}" for each in arguments])
+        return self.pure(kind, text, f"call {text} {reference}({operands})", arguments)
 
     def call_effect(self, name: str, result: str, *arguments: Value) -> None:
         """Call a void function or intrinsic for its effect."""
@@ -477,6 +497,10 @@ class Builder:
 
     def index_convert(self, code: str, a: Value, kind: ir.Type) -> Value:
         return self._convert(code, a, kind)
+
+    def moved(self, pointer: Value, element: str, number: int) -> Value:
+        """The address `number` elements after `pointer`."""
+        return self.pure(POINTER, "ptr", f"getelementptr {element}, ptr {pointer.ref}, i64 {number}", (pointer,))
 
     def offset(self, pointer: Value, element: str, index: Value) -> Value:
         """The address of element `index` after `pointer`."""

@@ -55,6 +55,17 @@ def memory_text(dtype: DType, lanes: int = 0) -> str:
     return f"<{lanes} x {element}>" if lanes else element
 
 
+def vector_in_memory(dtype: DType, lanes: int) -> tuple[ir.Type, str, int]:
+    """The type of so many elements in memory, 0 for one alone, as text too, and its alignment."""
+    return _vector_in_memory(dtype.name, lanes, dtype.itemsize)
+
+
+@functools.cache
+def _vector_in_memory(name: str, lanes: int, itemsize: int) -> tuple[ir.Type, str, int]:
+    element = _MEMORY_TEXTS[name]
+    return _memory(name, lanes), f"<{lanes} x {element}>" if lanes else element, itemsize
+
+
 def number(value: int | float | bool, dtype: DType, lanes: int = 0) -> Value:
     """A constant of `dtype` in register form."""
     kind = register_type(dtype, lanes)

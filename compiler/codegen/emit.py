@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from llvmlite import ir
 
@@ -111,6 +112,20 @@ class FunctionEmitter:
         self.registers = Registers(self.frame, program.analysis.layouts, program.strict)
         self.expressions = Expressions(self.frame, self.memory, self.registers)
         self.indices.varying_opaque = self.expressions.varies
+        self._emitters: dict[type, Callable[[Any], Callable[[], object] | None]] = {
+            loops.For: self._for,
+            loops.Let: self._let,
+            loops.Store: self._store,
+            loops.If: self._if,
+            loops.While: self._while,
+            loops.Alloc: self._allocate,
+            loops.View: self._view,
+            loops.Call: self._call,
+            loops.Fail: self.expressions.fail,
+            loops.Prefetch: self._prefetch,
+        }
+        self._full: dict[int, Lanes] = {}  # of vector loops in which all lanes run, by identity
+        self._lane_variables: dict[int, LaneVariable] = {}
 
     def _opaque(self, atom: symbolic.Opaque) -> Value:
         return self.expressions.opaque(atom)
@@ -131,6 +146,7 @@ class FunctionEmitter:
         """Nothing more is emitted: the parts, which know each other, are freed now and not by a collection."""
         for part in (self.builder, self.indices, self.memory, self.registers, self.expressions, self.frame):
             vars(part).clear()
+        self._emitters.clear()
 
     # --- statements
 
@@ -139,31 +155,23 @@ class FunctionEmitter:
         bound: list[Callable[[], object]] = []
         for statement in statements:
             self.expressions.begin()
-            match statement:
-                case loops.For():
-                    self._for(statement)
-                case loops.Let(local, value):
-                    self.frame.locals[local] = self.expressions.evaluate(value)
-                    bound.append(lambda local=local: self.frame.locals.pop(local))
-                case loops.Store():
-                    self._store(statement)
-                case loops.If():
-                    self._if(statement)
-                case loops.While():
-                    self._while(statement)
-                case loops.Alloc(buffer):
-                    bound.append(self._allocate(statement))
-                case loops.View(buffer, base, offset):
-                    self.frame.pointers[buffer] = self.memory.pointer(base, *self.indices.unrolled.parts(offset))
-                    bound.append(lambda buffer=buffer: self.frame.pointers.pop(buffer))
-                case loops.Call():
-                    self._call(statement)
-                case loops.Fail():
-                    self.expressions.fail(statement)
-                case loops.Prefetch(buffer, index, locality):
-                    self.memory.prefetch(buffer, index, locality)
+            forget = self._emitters[type(statement)](statement)
+            if forget is not None:
+                bound.append(forget)
         for forget in reversed(bound):
             forget()
+
+    def _let(self, let: loops.Let) -> Callable[[], object]:
+        self.frame.locals[let.local] = self.expressions.evaluate(let.value)
+        return lambda: self.frame.locals.pop(let.local)
+
+    def _view(self, view: loops.View) -> Callable[[], object]:
+        offset = self.indices.unrolled.parts(view.offset)
+        self.frame.pointers[view.buffer] = self.memory.pointer(view.base, *offset)
+        return lambda: self.frame.pointers.pop(view.buffer)
+
+    def _prefetch(self, prefetch: loops.Prefetch) -> None:
+        self.memory.prefetch(prefetch.buffer, prefetch.index, prefetch.locality)
 
     def _store(self, store: loops.Store) -> None:
         value = self.expressions.evaluate(store.value)
@@ -207,6 +215,10 @@ class FunctionEmitter:
     # --- loops
 
     def _for(self, loop: loops.For) -> None:
+        full = self._full.get(id(loop))
+        if full is not None and self.frame.lanes is None:
+            self._run_lanes(loop, full)
+            return
         extent = self.indices.resolve(loop.extent)
         if isinstance(extent, int) and extent <= 0:
             return
@@ -225,10 +237,12 @@ class FunctionEmitter:
     def _unrolled(self, loop: loops.For, extent: Dim) -> None:
         if not isinstance(extent, int):
             raise CodegenError(f"an unrolled loop needs a constant extent, not {symbolic.to_text(extent)}")
+        unrolled, variable = self.indices.unrolled, loop.variable
+        unrolled.enter(variable)
         for number in range(extent):
-            self.indices.unrolled.values[loop.variable] = number
+            unrolled.values[variable] = number
             self.emit(loop.body)
-        self.indices.unrolled.values.pop(loop.variable, None)
+        unrolled.leave(variable)
 
     def _serial(self, loop: loops.For, extent: Dim) -> None:
         builder, frame = self.builder, self.frame
@@ -287,7 +301,7 @@ class FunctionEmitter:
         for many vector registers have that many rows; where strides are constant, rows share a base."""
         if self.program.target.vector_registers <= FEW_REGISTERS:
             return False
-        return sum(value.text == "ptr" for value in body.known.values()) > MOST_BASES
+        return len({value.ref for value in body.known.values() if value.text == "ptr"}) > MOST_BASES
 
     def _while(self, loop: loops.While) -> None:
         builder, frame = self.builder, self.frame
@@ -419,12 +433,21 @@ class FunctionEmitter:
         self.frame.written(writes)
 
     def _lanes(self, loop: loops.For, extent: Dim) -> None:
-        frame = self.frame
-        bound = None if extent == loop.width else self.indices.value(extent)
-        frame.lanes = Lanes(loop.variable, loop.width, extent, bound)
-        self.indices.lane = LaneVariable(loop.variable, loop.width)
+        if extent != loop.width:
+            self._run_lanes(loop, Lanes(loop.variable, loop.width, extent, self.indices.value(extent)))
+            return
+        full = Lanes(loop.variable, loop.width, extent)
+        if isinstance(loop.extent, int):  # the same wherever the loop stands
+            self._full[id(loop)] = full
+        self._run_lanes(loop, full)
+
+    def _run_lanes(self, loop: loops.For, lanes: Lanes) -> None:
+        variable = self._lane_variables.get(id(loop))
+        if variable is None:
+            variable = self._lane_variables[id(loop)] = LaneVariable(loop.variable, loop.width)
+        self.frame.lanes, self.indices.lane = lanes, variable
         self.emit(loop.body)
-        frame.lanes = self.indices.lane = None
+        self.frame.lanes = self.indices.lane = None
 
     # --- parallel loops
 
@@ -468,7 +491,7 @@ class ParallelBody(FunctionEmitter):
         self.captures: list[Value] = []
         self.captured: dict[str, Value] = {}
         self.context, index = self.builder.arguments
-        self.indices.unrolled.values = dict(parent.indices.unrolled.values)
+        self.indices.unrolled.inherit(parent.indices.unrolled)
         self.indices.values[loop.variable] = index
         self.frame.pointers = _Captured(parent.frame.pointers, self._capture)  # type: ignore[assignment]
         self.frame.locals = _Captured(parent.frame.locals, self._capture)  # type: ignore[assignment]
@@ -502,7 +525,7 @@ class ParallelBody(FunctionEmitter):
 
 
 class _Captured(dict):
-    """Names of the function around, found when they are asked for; own names shadow them."""
+    """Names of the function around, captured when they are first asked for; own names shadow them."""
 
     def __init__(self, outer: dict, capture: Callable[[Value], Value]) -> None:
         super().__init__()
@@ -510,12 +533,8 @@ class _Captured(dict):
         self.capture = capture
 
     def __missing__(self, key: Buffer | Local) -> Value:
-        return self.capture(self.outer[key])
-
-    def get(self, key: Buffer | Local, default: Value | None = None) -> Value | None:
-        if key in self:
-            return self[key]
-        return self.capture(self.outer[key]) if key in self.outer else default
+        found = self[key] = self.capture(self.outer[key])
+        return found
 
 
 def _available(slots: list[Slot], scope: Scope) -> list[Slot]:

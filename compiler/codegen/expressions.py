@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from ingot.compiler.codegen import convert
 from ingot.compiler.codegen.elements import number, register_type
@@ -31,6 +32,7 @@ from ingot.compiler.ir.scalar import (
     IndexValue,
     Lead,
     Load,
+    Local,
     Read,
     Scalar,
     children,
@@ -54,6 +56,16 @@ _DECISIONS: dict[str, Callable[[Dim, Dim], bool | None]] = {
 }
 
 
+_WORDS = ("pair", "quad")
+
+
+class _Order(NamedTuple):
+    """The nodes of an expression in the order in which they are evaluated, with what evaluates them."""
+
+    root: Scalar  # kept alive: the table of orders is keyed by identity
+    steps: list[tuple[int, Callable[..., Value], Scalar]] | None  # None: it depends on conditions
+
+
 class Expressions:
     """Evaluates scalars at the current position."""
 
@@ -64,6 +76,7 @@ class Expressions:
         self._values: list[dict[int, Value]] = [{}]
         self._guards: dict[int, bool] = {}
         self._operations: dict[tuple[str, str], Operation] = {}
+        self._orders: dict[int, _Order] = {}
 
     def evaluate(self, root: Scalar) -> Value:
         """The value of a statement's expression."""
@@ -71,8 +84,8 @@ class Expressions:
 
     def begin(self) -> None:
         """A statement starts: memory and variables may have changed."""
-        self._values = [{}]
-        self._guards = {}
+        self._values[0].clear()
+        self._guards.clear()
 
     # --- walking
 
@@ -90,9 +103,43 @@ class Expressions:
         found = self._known(root)
         if found is not None:
             return found
+        if not self.frame.indices.unrolled.values:
+            return self._walked(root)  # most likely once
+        order = self._orders.get(id(root))
+        if order is None:
+            order = self._orders[id(root)] = self._order(root)
+        if order.steps is None:
+            return self._walked(root)
+        layer, is_single = self._values[-1], len(self._values) == 1
+        for key, evaluate, node in order.steps:
+            if (key not in layer) if is_single else (self._known(node) is None):
+                found = layer[key] = evaluate(node)
+        assert found is not None
+        return found
+
+    def _order(self, root: Scalar) -> _Order:
+        """The nodes below a root, operands first. Unrolled loops evaluate the same expressions many times."""
+        steps: list[tuple[int, Callable[..., Value], Scalar]] = []
+        seen: set[int] = set()
+        stack = [(root, False)]
+        while stack:
+            node, is_ready = stack.pop()
+            if is_ready:
+                steps.append((id(node), self._evaluator(node), node))
+            elif id(node) not in seen:
+                seen.add(id(node))
+                if isinstance(node, Apply) and node.function.name == "select":
+                    return _Order(root, None)
+                stack.append((node, True))
+                stack.extend((operand, False) for operand in reversed(children(node)))
+        return _Order(root, steps)
+
+    def _walked(self, root: Scalar) -> Value:
+        """The same where arms may be left out."""
         layer = self._values[-1]
         is_single = len(self._values) == 1
         stack = [root]
+        found: Value | None = None
         while stack:
             node = stack[-1]
             operands = children(node)
@@ -120,14 +167,23 @@ class Expressions:
             self._values.pop()
 
     def _node(self, node: Scalar) -> Value:
-        frame = self.frame
+        return self._evaluator(node)(node)
+
+    def _evaluator(self, node: Scalar) -> Callable[..., Value]:
+        """What evaluates a node whose operands have values."""
         if isinstance(node, Load):
             buffer = node.buffer
-            if buffer.space == "register" and self.registers.holds(buffer):
-                return self.registers.read(buffer, node.index)
-            return self.memory.load(buffer, node.index)
-        if isinstance(node, Apply):
-            return self._apply(node)
+            return self._held if buffer.space == "register" and self.registers.holds(buffer) else self._loaded
+        return self._apply if isinstance(node, Apply) else self._other
+
+    def _loaded(self, node: Load) -> Value:
+        return self.memory.load(node.buffer, node.index)
+
+    def _held(self, node: Load) -> Value:
+        return self.registers.read(node.buffer, node.index)
+
+    def _other(self, node: Scalar) -> Value:
+        frame = self.frame
         match node:
             case Const(value, dtype):
                 return number(value, dtype)
@@ -147,11 +203,17 @@ class Expressions:
             case Lead(buffer, size):
                 return self.memory.lead(buffer, size)
             case Read(local):
-                found = frame.locals.get(local)
+                found = self._local(local)
                 if found is None:
                     raise CodegenError(f"local {local.name} is read outside the block that binds it")
                 return found
         raise CodegenError(f"{type(node).__name__} does not belong in a function; schedule it away first")
+
+    def _local(self, local: Local) -> Value | None:
+        try:
+            return self.frame.locals[local]  # may have to be captured: `get` would not do that
+        except KeyError:
+            return None
 
     # --- functions
 
@@ -163,13 +225,14 @@ class Expressions:
             compared = self._compare_indices(name, *node.args)
             if compared is not None:
                 return compared
-        if name in ("pair", "quad"):
+        if name in _WORDS:
             word = self._neighbours(node.args) or self._interleaved(node.args)
             if word is not None:
                 return word
-        arguments = [self._value(argument) for argument in node.args]
-        if any(argument.lanes for argument in arguments):
-            arguments = [self.frame.splat(argument) for argument in arguments]
+        arguments = [self._known(argument) or self._value(argument) for argument in node.args]
+        lanes = {argument.lanes for argument in arguments}
+        if len(lanes) > 1:
+            arguments = [argument if argument.lanes else self.frame.splat(argument) for argument in arguments]
         return apply(self._operation(node), name, arguments)
 
     def _neighbours(self, parts: Sequence[Scalar]) -> Value | None:
@@ -345,7 +408,7 @@ class Expressions:
         for node in nodes(payload):
             match node:
                 case Read(local):
-                    found = self.frame.locals.get(local)
+                    found = self._local(local)
                     if found is not None and found.lanes:
                         return True
                 case Load(index=index):

@@ -11,7 +11,7 @@ Invariant: nothing here traps. A divisor that may be zero is replaced by one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ingot.compiler.codegen.builder import Builder
 from ingot.compiler.codegen.unrolled import UnrolledVariables
@@ -20,12 +20,24 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import Atom, Dim, FloorDiv, Maximum, Minimum, Mod, Opaque
 
 
-@dataclass(frozen=True)
-class LaneVariable:
-    """The variable of the vector loop being emitted, and its number of lanes."""
+class Line(NamedTuple):
+    """How an index expression changes from lane to lane."""
 
-    variable: Dim
-    width: int
+    dim: Dim  # kept alive: the table of lines is keyed by identity
+    varies: bool
+    stride: Dim | None  # difference between neighbouring lanes; None: not constant
+    first: Dim  # value in lane 0; the dim itself when the difference is not constant
+
+
+class LaneVariable:
+    """The variable of the vector loop being emitted, its number of lanes, and what is known of expressions in it."""
+
+    __slots__ = ("lines", "variable", "width")
+
+    def __init__(self, variable: Dim, width: int) -> None:
+        self.variable = variable
+        self.width = width
+        self.lines: dict[int, Line] = {}
 
 
 class Indices:
@@ -41,7 +53,6 @@ class Indices:
         self.varying_opaque: Callable[[Opaque], bool] = lambda atom: False
         self._terms: dict[Dim, tuple] = {}
         self._opaques: dict[Dim, tuple[Opaque, ...]] = {}
-        self._affine: dict[tuple[Dim, Dim], tuple[Dim | None, Dim]] = {}
 
     def resolve(self, dim: Dim) -> Dim:
         """The dim with the variables of unrolled loops replaced by their values."""
@@ -54,28 +65,34 @@ class Indices:
         rest, number = self.unrolled.parts(dim)
         if isinstance(rest, int):
             return integer(rest + number)
-        key = (rest, number)
-        known = self.builder.recall(key)
+        known = self.builder.recall((id(rest), number))
+        if known is not None:
+            return known
+        rest = self.unrolled.unique(rest)
+        known = self.builder.recall((id(rest), number))
         if known is not None:
             return known
         value = self._atom(rest) if isinstance(rest, Atom) and not number else self._sum(rest, number)
         # An opaque integer may depend on unrolled variables and on memory, which the key does not show.
-        return value if self.opaques(rest) else self.builder.remember(key, value)
+        return value if self.opaques(rest) else self.builder.remember((id(rest), number), value)
 
     def address(self, base: Value, element: str, rest: Dim, number: int) -> Value:
         """The address of the element at the flat offset rest + number from `base`."""
         pointer = base
         if not isinstance(rest, int):
-            key = (base.ref, rest)
-            known = self.builder.recall(key)
-            if known is None:
-                for terms in _grouped(self._term_values(rest)):
-                    pointer = self.builder.offset(pointer, element, self._added(terms))
-                if not self.opaques(rest):
-                    self.builder.remember(key, pointer)
-            else:
-                pointer = known
-        return self.builder.offset(pointer, element, integer(number)) if number else pointer
+            pointer = self.builder.recall((base.ref, id(rest))) or self._address(base, element, rest)
+        return self.builder.moved(pointer, element, number) if number else pointer
+
+    def _address(self, base: Value, element: str, rest: symbolic.Expr) -> Value:
+        rest = self.unrolled.unique(rest)
+        key = (base.ref, id(rest))
+        pointer = self.builder.recall(key)
+        if pointer is not None:
+            return pointer
+        pointer = base
+        for terms in _grouped(self._term_values(rest)):
+            pointer = self.builder.offset(pointer, element, self._added(terms))
+        return pointer if self.opaques(rest) else self.builder.remember(key, pointer)
 
     def opaques(self, dim: Dim) -> tuple[Opaque, ...]:
         """The run-time integers in a dim."""
@@ -189,24 +206,32 @@ class Indices:
 
     def varies(self, dim: Dim) -> bool:
         """Whether the dim may differ between the lanes of the vector loop being emitted."""
-        if isinstance(dim, int) or self.lane is None:
-            return False
-        return self.lane.variable in symbolic.atoms(dim) or any(map(self.varying_opaque, self.opaques(dim)))
+        return self.line(dim).varies
 
     def affine(self, dim: Dim) -> tuple[Dim | None, Dim]:
         """(difference between neighbouring lanes, value in lane 0); (None, dim) when the difference is not constant."""
-        if self.lane is None or isinstance(dim, int):
-            return 0, dim
-        if any(map(self.varying_opaque, self.opaques(dim))):
-            return None, dim
-        variable = self.lane.variable
-        key = (dim, variable)
-        found = self._affine.get(key)
-        if found is None:
-            stride = symbolic.linear_coefficient(dim, variable)  # type: ignore[arg-type]
-            first = dim if stride is None or stride == 0 else dim - stride * variable
-            found = self._affine[key] = (stride, first)
-        return found
+        line = self.line(dim)
+        return line.stride, line.first
+
+    def line(self, dim: Dim) -> Line:
+        """How the dim changes from lane to lane of the vector loop being emitted."""
+        lane = self.lane
+        if lane is None or isinstance(dim, int):
+            return Line(dim, False, 0, dim)
+        found = lane.lines.get(id(dim))
+        if found is not None:
+            return found
+        variable = lane.variable
+        varies = variable in symbolic.atoms(dim)
+        opaques = self.opaques(dim)
+        if any(map(self.varying_opaque, opaques)):
+            return Line(dim, True, None, dim)
+        stride = symbolic.linear_coefficient(dim, variable)  # type: ignore[arg-type]
+        first = dim if stride is None or stride == 0 else self.unrolled.unique(dim - stride * variable)
+        line = Line(dim, varies, stride, first)
+        if not opaques:  # whether these vary depends on where they are asked for
+            lane.lines[id(dim)] = line
+        return line
 
     def lanes(self, dim: Dim) -> Value:
         """The dim as an i64 when all lanes agree, else one i64 per lane."""

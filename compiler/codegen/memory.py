@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from ingot.compiler.codegen.elements import memory_text, memory_type
+from ingot.compiler.codegen.elements import memory_text, memory_type, vector_in_memory
 from ingot.compiler.codegen.frame import CodegenError, Frame
 from ingot.compiler.codegen.squares import Square, joined, square_of, transposed
-from ingot.compiler.codegen.unrolled import Parts
+from ingot.compiler.codegen.unrolled import Parts, Uses
 from ingot.compiler.codegen.values import (
     I1,
     I8,
@@ -40,6 +40,7 @@ from ingot.compiler.ir.symbolic.expression import build_sum
 from ingot.compiler.ir.types import row_major_strides
 
 Index = tuple[Dim, ...]
+_Straight = tuple[Dim, Dim, int]  # difference between neighbouring lanes; rest and constant of lane 0
 
 WIDEST_SHUFFLE = 4  # vectors: elements that lie within so many are read as whole vectors
 
@@ -53,25 +54,80 @@ class Memory:
         self.frame = frame
         self.builder = frame.builder
         self._strides: dict[Buffer, tuple[Dim, ...]] = {}
-        self._flat: dict[tuple[Buffer, int], tuple[Index, Dim]] = {}
+        self._flat: dict[tuple[Buffer, int], tuple[Index, Uses]] = {}
+        self._straights: dict[tuple[Buffer, int], tuple[Index, tuple, _Straight | None]] = {}
+        self._rests: dict[tuple, Parts | None] = {}
 
     # --- offsets
 
     def offset(self, buffer: Buffer, index: Index) -> Parts:
         """The flat offset of an element as (rest, constant)."""
+        unrolled = self.frame.indices.unrolled
         key = (buffer, id(index))
         entry = self._flat.get(key)
         if entry is None:
-            strides = self._strides.get(buffer)
-            if strides is None:
-                strides = self._strides[buffer] = row_major_strides(buffer.shape)
-            if len(index) != len(strides):
-                raise CodegenError(f"{buffer!r} is indexed by {len(index)} numbers, it has rank {len(strides)}")
-            flat: Dim = 0
-            for position, stride in zip(index, strides, strict=True):
-                flat = flat + position * stride
-            entry = self._flat[key] = (index, flat)
-        return self.frame.indices.unrolled.parts(entry[1])
+            flat = _dot(index, self._strides_of(buffer, index))
+            if isinstance(flat, int):
+                return 0, flat
+            entry = self._flat[key] = index, unrolled.uses(flat)
+        return unrolled.parts_of(entry[1])
+
+    def _straight(self, buffer: Buffer, index: Index) -> _Straight | None:
+        """The flat offset where no variable in it has a value and all is affine in the lanes; else None."""
+        key = (buffer, id(index))
+        if key in self._flat:
+            return None
+        indices = self.frame.indices
+        given = indices.unrolled.given, indices.lane and indices.lane.variable
+        known = self._straights.get(key)
+        if known is not None and known[1] == given:
+            return known[2]
+        if any(map(indices.unrolled.mentions, index)):
+            return None
+        found = self._written_out(buffer, index)
+        self._straights[key] = index, given, found
+        return found
+
+    def _written_out(self, buffer: Buffer, index: Index) -> _Straight | None:
+        """Statements into which a loop was written out differ in constants, and in the variable of their vector loop: all
+        else is added up once for all of them."""
+        unrolled, lane = self.frame.indices.unrolled, self.frame.indices.lane
+        variable = None if lane is None else lane.variable
+        strides = self._strides_of(buffer, index)
+        step: Dim = 0
+        number = 0
+        rests: list[Dim] = []
+        for position, stride in zip(index, strides, strict=True):
+            if position is variable:
+                step = step + stride
+                rests.append(0)
+                continue
+            rest, constant = unrolled.fixed_parts(position)
+            if variable is not None and variable in symbolic.atoms(rest):
+                coefficient = symbolic.linear_coefficient(rest, variable)  # type: ignore[arg-type]
+                if coefficient is None:
+                    return None
+                step = step + coefficient * stride
+                rest = unrolled.unique(rest - coefficient * variable)
+            if constant:
+                if not isinstance(stride, int):
+                    return None
+                number += constant * stride
+            rests.append(rest)
+        key = (buffer, *map(id, rests))
+        if key not in self._rests:
+            flat = _dot(rests, strides)
+            self._rests[key] = None if self.frame.indices.opaques(flat) else unrolled.fixed_parts(flat)
+        parts = self._rests[key]
+        return None if parts is None else (step, parts[0], parts[1] + number)
+
+    def _strides_of(self, buffer: Buffer, index: Index) -> Index:
+        strides = self._strides.get(buffer)
+        if strides is None:
+            strides = self._strides[buffer] = row_major_strides(buffer.shape)
+        if len(index) != len(strides):
+            raise CodegenError(f"{buffer!r} is indexed by {len(index)} numbers, it has rank {len(strides)}")
+        return strides
 
     def is_inside(self, buffer: Buffer, index: Index) -> bool:
         """Whether the element exists for all values of the variables: then it may be read without being asked for."""
@@ -93,22 +149,37 @@ class Memory:
         return builder.lshr(rest, integer(buffer.dtype.itemsize.bit_length() - 1))
 
     def pointer(self, buffer: Buffer, rest: Dim, number: int) -> Value:
-        base = self.frame.pointers.get(buffer)
-        if base is None:
-            raise CodegenError(f"{buffer!r} is used outside the block that allocates it")
-        return self.frame.indices.address(base, memory_text(buffer.dtype), rest, number)
+        return self.frame.indices.address(self._base(buffer), memory_text(buffer.dtype), rest, number)
+
+    def _base(self, buffer: Buffer) -> Value:
+        try:
+            return self.frame.pointers[buffer]
+        except KeyError:
+            raise CodegenError(f"{buffer!r} is used outside the block that allocates it") from None
 
     # --- loads
 
     def load(self, buffer: Buffer, index: Index) -> Value:
         """The element in register form: a scalar when all lanes read the same, else a vector."""
+        frame = self.frame
+        straight = self._straight(buffer, index) if frame.condition is None else None
+        if straight is not None:
+            step, rest, number = straight
+            mask = None if frame.lanes is None else frame.tail()
+            if step == 0:
+                return self._load_plain(buffer, rest, number, 0)
+            if step == 1 and mask is None and frame.lanes is not None:
+                return self._load_plain(buffer, rest, number, frame.lanes.width)
         offset = self.offset(buffer, index)
-        if self.frame.lanes is None:
+        if frame.lanes is None:
             return self._load_one(buffer, *offset)
-        is_safe = self.frame.condition is None or self.is_inside(buffer, index)
-        mask = self.frame.tail() if is_safe else self.frame.active()
-        if not self.frame.indices.varies(offset[0]):
+        is_safe = frame.condition is None or self.is_inside(buffer, index)
+        mask = frame.tail() if is_safe else frame.active()
+        line = frame.indices.line(offset[0])
+        if not line.varies:
             return self._load_one(buffer, *offset) if is_safe else self._load_if_any(buffer, offset, mask)
+        if line.stride == 1 and mask is None:
+            return self._load_plain(buffer, line.first, offset[1], frame.lanes.width)
         return self._load_lanes(buffer, offset, mask)
 
     def load_neighbours(self, buffer: Buffer, places: Sequence[Index]) -> Value | None:
@@ -121,12 +192,25 @@ class Memory:
         return self._read_vector(buffer, self.pointer(buffer, first, number), count * self.frame.lanes.width)
 
     def _load_one(self, buffer: Buffer, rest: Dim, number: int) -> Value:
-        return self._read_vector(buffer, self.pointer(buffer, rest, number), 0)
+        return self._load_plain(buffer, rest, number, 0)
+
+    def _load_plain(self, buffer: Buffer, rest: Dim, number: int, lanes: int) -> Value:
+        """One element, or so many side by side. Unrolled loops ask for the same ones many times."""
+        frame, builder = self.frame, self.builder
+        base = self._base(buffer)
+        state = buffer, base, number, lanes, frame.version(frame.memory(buffer))
+        known = builder.recall((id(rest), *state))
+        if known is not None:
+            return known
+        element = memory_text(buffer.dtype)
+        value = self._read_vector(buffer, frame.indices.address(base, element, rest, number), lanes)
+        if not frame.indices.opaques(rest):
+            builder.remember((id(frame.indices.unrolled.unique(rest)), *state), value)
+        return value
 
     def _read_vector(self, buffer: Buffer, pointer: Value, lanes: int) -> Value:
-        kind, text = memory_type(buffer.dtype, lanes), memory_text(buffer.dtype, lanes)
-        body = f"load {text}, ptr {pointer.ref}, align {buffer.dtype.itemsize}"
-        return self._read(buffer, kind, text, body, (pointer,))
+        kind, text, align = vector_in_memory(buffer.dtype, lanes)
+        return self._read(buffer, kind, text, f"load {text}, ptr {pointer.ref}, align {align}", (pointer,))
 
     def _read(self, buffer: Buffer, kind: ir.Type, text: str, body: str, operands: tuple[Value, ...]) -> Value:
         """The result of a reading instruction in register form: bool from a byte to a truth value."""
@@ -314,9 +398,12 @@ class Memory:
     # --- stores
 
     def store(self, buffer: Buffer, index: Index, value: Value, streaming: bool = False) -> None:
-        offset = self.offset(buffer, index)
         if buffer.dtype.kind == "bool":
             value = self.builder.zext(value, like(value.type, I8))
+        straight = None if streaming else self._straight(buffer, index)
+        if straight is not None and self._store_straight(buffer, straight, value):
+            return
+        offset = self.offset(buffer, index)
         if self.frame.lanes is None:
             self._write(buffer, self.pointer(buffer, *offset), value)
         elif self.frame.indices.varies(offset[0]):
@@ -326,6 +413,18 @@ class Memory:
                 f"every lane of a vector loop stores to the same element of {buffer!r}; reduce to a register first"
             )
         self.frame.written({self.frame.memory(buffer)})
+
+    def _store_straight(self, buffer: Buffer, straight: _Straight, value: Value) -> bool:
+        """One element, or one for each of all lanes, side by side; False where it is neither."""
+        frame = self.frame
+        step, rest, number = straight
+        if frame.lanes is not None:
+            if step != 1 or frame.lanes.bound is not None or frame.condition is not None:
+                return False
+            value = frame.splat(value)
+        self._write(buffer, self.pointer(buffer, rest, number), value)
+        frame.written({frame.memory(buffer)})
+        return True
 
     def _write(self, buffer: Buffer, pointer: Value, value: Value, attributes: str = "") -> None:
         self.builder.effect(f"store {value!r}, ptr {pointer.ref}, align {buffer.dtype.itemsize}{attributes}")
@@ -413,13 +512,24 @@ class Memory:
         self.builder.effect(f"store {value!r}, ptr {place.ref}, align {count}, !nontemporal !0")
 
     def prefetch(self, buffer: Buffer, index: Index, locality: int) -> None:
-        rest, number = self.offset(buffer, index)
-        stride, first = self.frame.indices.affine(rest)
+        straight = self._straight(buffer, index)
+        if straight is not None:
+            stride, first, number = straight
+        else:
+            rest, number = self.offset(buffer, index)
+            stride, first = self.frame.indices.affine(rest)
         if stride is None:
             return  # a hint for scattered addresses is worth less than computing them
         pointer = self.pointer(buffer, first, number)
         read, data = constant(I32, 0), constant(I32, 1)
         self.builder.call_effect("llvm.prefetch.p0", "void", pointer, read, constant(I32, locality), data)
+
+
+def _dot(index: Sequence[Dim], strides: Index) -> Dim:
+    total: Dim = 0
+    for position, stride in zip(index, strides, strict=True):
+        total = total + position * stride
+    return total
 
 
 def _moved(rest: Dim, number: int, distance: Dim) -> Parts:

@@ -16,10 +16,12 @@ from typing import NamedTuple
 from ingot.compiler.codegen.elements import register_type
 from ingot.compiler.codegen.frame import CodegenError, Frame
 from ingot.compiler.codegen.values import Block, Value, integer, poison
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer
-from ingot.compiler.ir.symbolic import Dim, to_text
+from ingot.compiler.ir.symbolic import Dim, Variable, to_text
 
 Key = tuple[int, ...]
+Place = tuple[Key, int | None]
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class Registers:
         self.strict = strict
         self.layouts = layouts
         self.slots: dict[Buffer, dict[Key, Slot]] = {}
+        # (buffer, identity of an index, variable of the vector loop) -> the index, kept alive; the variables in it; where
+        # it points for values of these
+        self._places: dict[tuple[Buffer, int, Dim | None], tuple[object, tuple[Variable, ...], dict[tuple, Place]]] = {}
 
     def holds(self, buffer: Buffer) -> bool:
         return buffer in self.layouts
@@ -120,10 +125,25 @@ class Registers:
             where = "outside its shape" if buffer in self.slots else "outside the block that allocates it"
             raise CodegenError(f"register buffer {buffer!r} is used {where}, at slot {key}") from None
 
-    def _locate(self, buffer: Buffer, index: tuple[Dim, ...]) -> tuple[Key, int | None]:
+    def _locate(self, buffer: Buffer, index: tuple[Dim, ...]) -> Place:
         """(slot, lane inside the slot; None: the whole slot)"""
-        layout, indices = self.layouts[buffer], self.frame.indices
         variable = None if self.frame.lanes is None else self.frame.lanes.variable
+        if not self.frame.indices.unrolled.values:
+            return self._compute_place(buffer, index, variable)
+        key = (buffer, id(index), variable)
+        known = self._places.get(key)
+        if known is None:
+            found = (a for position in index for a in symbolic.atoms(position) if isinstance(a, Variable))
+            known = self._places[key] = (index, tuple(dict.fromkeys(found)), {})
+        _, variables, places = known
+        numbers = tuple(map(self.frame.indices.unrolled.values.get, variables))
+        place = places.get(numbers)
+        if place is None:
+            place = places[numbers] = self._compute_place(buffer, index, variable)
+        return place
+
+    def _compute_place(self, buffer: Buffer, index: tuple[Dim, ...], variable: Dim | None) -> Place:
+        layout, indices = self.layouts[buffer], self.frame.indices
         key: list[int] = []
         lane: int | None = None
         for axis, position in enumerate(index):

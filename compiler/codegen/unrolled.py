@@ -7,48 +7,52 @@ the same object each time: whatever is known about it need not be found again.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.symbolic import Dim, Expr, Monomial, Variable
-from ingot.compiler.ir.symbolic.expression import build_sum
+from ingot.compiler.ir.symbolic import Dim, Expr, Monomial
+from ingot.compiler.ir.symbolic.expression import build, build_sum, pieces
 
 Parts = tuple[Dim, int]
 
 
-class _Uses:
-    """A dim, the variables it mentions, and its parts for values of these that came up."""
+class _Plan:
+    """How the parts of a dim follow from values of certain variables."""
 
-    __slots__ = ("dim", "found", "plans", "rests", "terms", "variables")
+    __slots__ = ("constant", "found", "products", "rest", "steps", "variables")
+
+    def __init__(self, dim: Expr, given: frozenset[Dim]) -> None:
+        self.variables = tuple([atom for atom in symbolic.atoms(dim) if atom in given])
+        self.found: dict[tuple[int, ...], Parts] = {}  # where more than the constant changes
+        self.constant = 0
+        self.steps: list[tuple[int, Dim]] = []  # multiples of values that are added to the constant
+        self.products: list[tuple[int, Monomial]] = []  # products of values that are
+        self.rest: Dim | None = None  # None: more than the constant changes
+        kept: dict[Monomial, int] = {}
+        for monomial, coefficient in pieces(dim):
+            if not monomial:
+                self.constant = coefficient
+            elif all(atom in given for atom, _ in monomial):
+                if len(monomial) == 1 and monomial[0][1] == 1:
+                    self.steps.append((coefficient, monomial[0][0]))
+                else:
+                    self.products.append((coefficient, monomial))
+            elif all(symbolic.atoms(atom).isdisjoint(given) for atom, _ in monomial):
+                kept[monomial] = coefficient
+            else:
+                return
+        self.rest = build(kept, 0)
+
+
+class Uses:
+    """A dim, and its parts by which variables have values."""
+
+    __slots__ = ("dim", "plans", "rests")
 
     def __init__(self, dim: Expr) -> None:
         self.dim = dim  # kept alive: the table of uses is keyed by identity
-        found = (atom for atom in symbolic.atoms(dim) if isinstance(atom, Variable))
-        self.variables = tuple(sorted(found, key=lambda variable: variable.serial))
-        self.terms = dim.terms
-        self.found: dict[tuple[int | None, ...], Parts] = {}
         self.rests: dict[tuple, Dim] = {}
-        self.plans: dict[tuple[bool, ...], _Plan | None] = {}
-
-    def plan(self, numbers: tuple[int | None, ...]) -> _Plan | None:
-        """How the parts follow from values of the same variables; None when more than the constant changes."""
-        given = tuple(number is not None for number in numbers)
-        if given not in self.plans:
-            self.plans[given] = self._planned({v: n for n, v in enumerate(self.variables) if given[n]})
-        return self.plans[given]
-
-    def _planned(self, places: dict[Dim, int]) -> _Plan | None:
-        steps: list[tuple[int, tuple[tuple[int, int], ...]]] = []
-        kept: list[tuple[Monomial, int]] = []
-        for monomial, coefficient in self.terms:
-            if all(atom in places for atom, _ in monomial):
-                steps.append((coefficient, tuple((places[atom], power) for atom, power in monomial)))
-            elif all(symbolic.atoms(atom).isdisjoint(places) for atom, _ in monomial):
-                kept.append((monomial, coefficient))
-            else:
-                return None
-        return build_sum(kept, 0), steps
-
-
-_Plan = tuple[Dim, list[tuple[int, tuple[tuple[int, int], ...]]]]  # the rest; products of values that are added up
+        self.plans: dict[frozenset[Dim], _Plan] = {}
 
 
 class UnrolledVariables:
@@ -56,20 +60,82 @@ class UnrolledVariables:
 
     def __init__(self) -> None:
         self.values: dict[Dim, int] = {}
-        self._uses: dict[int, _Uses] = {}
+        self.given: frozenset[Dim] = frozenset()  # the variables that have values
+        self._patterns: dict[frozenset[Dim], frozenset[Dim]] = {}  # one object for each: compared by identity first
+        self._uses: dict[int, Uses] = {}
+        self._unique: dict[Dim, Dim] = {}
+        self._fixed: dict[int, tuple[Dim, int, Dim]] = {}  # the parts, and the dim, which stays alive
+
+    def enter(self, variable: Dim) -> None:
+        """A loop starts that gives `values` of this variable."""
+        self.values[variable] = 0
+        self._choose(self.given | {variable})
+
+    def leave(self, variable: Dim) -> None:
+        self.values.pop(variable)
+        self._choose(self.given - {variable})
+
+    def _choose(self, given: frozenset[Dim]) -> None:
+        self.given = self._patterns.setdefault(given, given)
+
+    def inherit(self, other: UnrolledVariables) -> None:
+        """The values of the function around."""
+        self.values, self.given = dict(other.values), other.given
+
+    def unique(self, dim: Dim) -> Any:
+        """The first of the dims equal to this one that came up, which stays alive: what is known about it may be found by
+        its identity, which is much quicker than by its value."""
+        return self._unique.setdefault(dim, dim)
+
+    def mentions(self, dim: Dim) -> bool:
+        """Whether some variable in the dim has a value."""
+        return not isinstance(dim, int) and not self.given.isdisjoint(symbolic.atoms(dim))
 
     def parts(self, dim: Dim) -> Parts:
         """(rest, constant): the dim is their sum; the rest has no constant term."""
         if isinstance(dim, int):
             return 0, dim
-        uses = self._uses.get(id(dim))
-        if uses is None:
-            uses = self._uses[id(dim)] = _Uses(dim)
-        numbers = tuple(map(self.values.get, uses.variables))
-        found = uses.found.get(numbers)
+        return self.parts_of(self.uses(dim)) if self.mentions(dim) else self.fixed_parts(dim)
+
+    def fixed_parts(self, dim: Dim) -> Parts:
+        """The same of a dim in which no variable has a value."""
+        if isinstance(dim, int):
+            return 0, dim
+        found = self._fixed.get(id(dim))
         if found is None:
-            found = uses.found[numbers] = self._split(uses, numbers)
+            found = self._fixed[id(dim)] = self.unique(dim - dim.constant), dim.constant, dim
+        return found[:2]
+
+    def uses(self, dim: Expr) -> Uses:
+        """What is known about a dim, for those who ask for its parts again and again."""
+        found = self._uses.get(id(dim))
+        if found is None:
+            found = self._uses[id(dim)] = Uses(dim)
         return found
+
+    def parts_of(self, uses: Uses) -> Parts:
+        """The parts of the dim with the values of the moment."""
+        plan = uses.plans.get(self.given)
+        if plan is None:
+            plan = uses.plans[self.given] = _Plan(uses.dim, self.given)
+            if plan.rest is not None:
+                plan.rest = self.unique(plan.rest)
+        values, rest = self.values, plan.rest
+        if rest is None:
+            numbers = tuple([values[variable] for variable in plan.variables])
+            found = plan.found.get(numbers)
+            if found is None:
+                mapping = dict(zip(plan.variables, numbers, strict=True))
+                found = plan.found[numbers] = self._split(uses, mapping)
+            return found
+        constant = plan.constant
+        for coefficient, variable in plan.steps:
+            constant += coefficient * values[variable]
+        for coefficient, monomial in plan.products:
+            for atom, power in monomial:
+                coefficient *= values[atom] ** power
+            constant += coefficient
+        return rest, constant
 
     def resolve(self, dim: Dim) -> Dim:
         """The dim with values for variables of unrolled loops; the same object when there are none in it."""
@@ -78,21 +144,11 @@ class UnrolledVariables:
         rest, constant = self.parts(dim)
         return rest + constant
 
-    def _split(self, uses: _Uses, numbers: tuple[int | None, ...]) -> Parts:
-        plan = uses.plan(numbers)
-        if plan is not None:
-            rest, steps = plan
-            constant = uses.dim.constant
-            for coefficient, factors in steps:
-                for place, power in factors:
-                    coefficient *= numbers[place] ** power  # type: ignore[operator]
-                constant += coefficient
-            return rest, constant
-        mapping: dict[Dim, int] = {v: n for v, n in zip(uses.variables, numbers, strict=True) if n is not None}
+    def _split(self, uses: Uses, mapping: dict[Dim, int]) -> Parts:
         constant = uses.dim.constant
         kept: list[tuple[Monomial, int]] = []
         changed: Dim = 0
-        for monomial, coefficient in uses.terms:
+        for monomial, coefficient in uses.dim.terms:
             factors = []
             is_nested = False
             for atom, power in monomial:
