@@ -276,7 +276,8 @@ class Builder:
         return Value(value.type, str(value.type), value.get_reference())  # type: ignore[attr-defined]
 
     def _binary(self, code: str, left: Value | ir.Value, right: Value | ir.Value) -> Value:
-        a, b = self.operand(left), self.operand(right)
+        a = left if type(left) is Value else self.operand(left)
+        b = right if type(right) is Value else self.operand(right)
         return self.pure(a.type, a.text, f"{code} {a.text} {a.ref}, {b.ref}", (a, b))
 
     def _convert(self, code: str, value: Value | ir.Value, kind: ir.Type) -> Value:

@@ -124,8 +124,8 @@ class FunctionEmitter:
             loops.Fail: self.expressions.fail,
             loops.Prefetch: self._prefetch,
         }
-        self._full: dict[int, Lanes] = {}  # of vector loops in which all lanes run, by identity
-        self._lane_variables: dict[int, LaneVariable] = {}
+        self._full: dict[int, tuple[Lanes, LaneVariable]] = {}  # of vector loops in which all lanes run, by identity
+        self._lane_variables: dict[int, LaneVariable] = {}  # of any
 
     def _opaque(self, atom: symbolic.Opaque) -> Value:
         return self.expressions.opaque(atom)
@@ -152,14 +152,15 @@ class FunctionEmitter:
 
     def emit(self, statements: Sequence[loops.Statement]) -> None:
         """The statements of a block; what they bind is visible to its end."""
-        bound: list[Callable[[], object]] = []
+        bound: list[Callable[[], object]] | None = None
         for statement in statements:
             self.expressions.begin()
             forget = self._emitters[type(statement)](statement)
             if forget is not None:
-                bound.append(forget)
-        for forget in reversed(bound):
-            forget()
+                bound = [forget] if bound is None else [*bound, forget]
+        if bound is not None:
+            for forget in reversed(bound):
+                forget()
 
     def _let(self, let: loops.Let) -> Callable[[], object]:
         self.frame.locals[let.local] = self.expressions.evaluate(let.value)
@@ -217,7 +218,7 @@ class FunctionEmitter:
     def _for(self, loop: loops.For) -> None:
         full = self._full.get(id(loop))
         if full is not None and self.frame.lanes is None:
-            self._run_lanes(loop, full)
+            self._run_lanes(loop, *full)
             return
         extent = self.indices.resolve(loop.extent)
         if isinstance(extent, int) and extent <= 0:
@@ -433,18 +434,18 @@ class FunctionEmitter:
         self.frame.written(writes)
 
     def _lanes(self, loop: loops.For, extent: Dim) -> None:
-        if extent != loop.width:
-            self._run_lanes(loop, Lanes(loop.variable, loop.width, extent, self.indices.value(extent)))
-            return
-        full = Lanes(loop.variable, loop.width, extent)
-        if isinstance(loop.extent, int):  # the same wherever the loop stands
-            self._full[id(loop)] = full
-        self._run_lanes(loop, full)
-
-    def _run_lanes(self, loop: loops.For, lanes: Lanes) -> None:
         variable = self._lane_variables.get(id(loop))
         if variable is None:
             variable = self._lane_variables[id(loop)] = LaneVariable(loop.variable, loop.width)
+        if extent != loop.width:
+            self._run_lanes(loop, Lanes(loop.variable, loop.width, extent, self.indices.value(extent)), variable)
+            return
+        lanes = Lanes(loop.variable, loop.width, extent)
+        if isinstance(loop.extent, int):  # the same wherever the loop stands
+            self._full[id(loop)] = lanes, variable
+        self._run_lanes(loop, lanes, variable)
+
+    def _run_lanes(self, loop: loops.For, lanes: Lanes, variable: LaneVariable) -> None:
         self.frame.lanes, self.indices.lane = lanes, variable
         self.emit(loop.body)
         self.frame.lanes = self.indices.lane = None

@@ -18,7 +18,7 @@ from ingot.compiler.codegen.elements import number, register_type
 from ingot.compiler.codegen.frame import CodegenError, Frame, as_index
 from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import Registers
-from ingot.compiler.codegen.scalars import Operation, apply
+from ingot.compiler.codegen.scalars import Operation, application
 from ingot.compiler.codegen.values import Value, constant, truth_of
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Fail
@@ -75,7 +75,8 @@ class Expressions:
         self.registers = registers
         self._values: list[dict[int, Value]] = [{}]
         self._guards: dict[int, bool] = {}
-        self._operations: dict[tuple[str, str], Operation] = {}
+        self._functions: dict[tuple[str, str, str], Callable[[Sequence[Value]], Value]] = {}
+        self._applications: dict[int, tuple[Callable[[Sequence[Value]], Value], Apply]] = {}  # by identity of the node
         self._orders: dict[int, _Order] = {}
 
     def evaluate(self, root: Scalar) -> Value:
@@ -174,6 +175,9 @@ class Expressions:
         if isinstance(node, Load):
             buffer = node.buffer
             return self._held if buffer.space == "register" and self.registers.holds(buffer) else self._loaded
+        if isinstance(node, Const):
+            known = number(node.value, node.dtype)
+            return lambda node: known
         return self._apply if isinstance(node, Apply) else self._other
 
     def _loaded(self, node: Load) -> Value:
@@ -185,8 +189,6 @@ class Expressions:
     def _other(self, node: Scalar) -> Value:
         frame = self.frame
         match node:
-            case Const(value, dtype):
-                return number(value, dtype)
             case Cast(value, dtype):
                 if dtype == i32 and value.dtype in (f32, f64) and convert.is_clipped(value, -(2.0**31), 2.0**31 - 128):
                     return convert.to_clipped_integer(frame.builder, self._value(value), dtype)
@@ -230,10 +232,9 @@ class Expressions:
             if word is not None:
                 return word
         arguments = [self._known(argument) or self._value(argument) for argument in node.args]
-        lanes = {argument.lanes for argument in arguments}
-        if len(lanes) > 1:
+        if len({argument.lanes for argument in arguments}) > 1:
             arguments = [argument if argument.lanes else self.frame.splat(argument) for argument in arguments]
-        return apply(self._operation(node), name, arguments)
+        return self._application(node)(arguments)
 
     def _neighbours(self, parts: Sequence[Scalar]) -> Value | None:
         """Words of neighbours in memory, for lanes side by side: one vector of all of them, widened at once."""
@@ -269,14 +270,19 @@ class Expressions:
         order = [n % 4 * width + n // 4 for n in range(4 * width)]
         return builder.bitcast(builder.shuffle(low, high, order), register_type(parts[0].dtype, width))
 
-    def _operation(self, node: Apply) -> Operation:
-        first = node.args[1 if node.function.name == "select" else 0].dtype
-        second = node.args[1].dtype if len(node.args) > 1 else first
-        key = (first.name, second.name)
-        found = self._operations.get(key)
-        if found is None:
-            found = self._operations[key] = Operation(self.frame.builder, self.frame.target, first, second)
-        return found
+    def _application(self, node: Apply) -> Callable[[Sequence[Value]], Value]:
+        known = self._applications.get(id(node))
+        if known is None:
+            name = node.function.name
+            first = node.args[1 if name == "select" else 0].dtype
+            second = node.args[1].dtype if len(node.args) > 1 else first
+            key = (name, first.name, second.name)
+            found = self._functions.get(key)
+            if found is None:
+                operation = Operation(self.frame.builder, self.frame.target, first, second)
+                found = self._functions[key] = application(operation, name)
+            known = self._applications[id(node)] = found, node
+        return known[0]
 
     def _compare_indices(self, name: str, left: Scalar, right: Scalar) -> Value | None:
         """A comparison of index expressions: decided now where the values of unrolled variables decide it.

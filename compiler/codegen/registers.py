@@ -101,7 +101,10 @@ class Registers:
             self.slots[buffer][key] = Slot(value, None)
             return
         assert lanes is not None
-        self.slots[buffer][key] = self._blended(old, self.frame.splat(value))
+        if not value.lanes:
+            value = self.frame.splat(value)
+        is_whole = lanes.bound is None and self.frame.condition is None
+        self.slots[buffer][key] = Slot(value, lanes.extent) if is_whole else self._blended(old, value)
 
     def _blended(self, old: Slot, value: Value) -> Slot:
         """The slot after a store in the lanes that run."""

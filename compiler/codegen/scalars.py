@@ -7,7 +7,8 @@ Invariant: the scalar and the vector form of a function give the same bits, so a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import Template
 
@@ -41,11 +42,11 @@ class Operation:
     dtype: DType  # of the first argument that is not a condition
     second: DType  # of the second argument: shifts take any integer
 
-    @property
+    @functools.cached_property
     def is_float(self) -> bool:
         return self.dtype.is_float
 
-    @property
+    @functools.cached_property
     def is_signed(self) -> bool:
         return self.dtype.kind == "int"
 
@@ -70,15 +71,15 @@ class Operation:
         return self.builder.fcmp_unordered("uno", x, x)
 
 
-def apply(operation: Operation, name: str, arguments: list[Value]) -> Value:
+def application(operation: Operation, name: str) -> Callable[[Sequence[Value]], Value]:
     """The function of arguments in register form, all scalars or all vectors of the same number of lanes."""
     dtype = operation.dtype
     if dtype.compute is not dtype and name != "select":
-        return _apply_wide(operation, name, arguments)
+        return lambda arguments: _apply_wide(operation, name, arguments)
     function = _FUNCTIONS.get(name)
     if function is not None:
-        return function(operation, *arguments)
-    return elementary(operation, name, *arguments)
+        return lambda arguments: function(operation, *arguments)
+    return lambda arguments: elementary(operation, name, *arguments)
 
 
 def elementary(operation: Operation, name: str, *arguments: Value) -> Value:
@@ -92,11 +93,11 @@ def elementary(operation: Operation, name: str, *arguments: Value) -> Value:
     return recorded(name, tuple(argument.text for argument in arguments), facts).replay(operation.builder, arguments)
 
 
-def _apply_wide(operation: Operation, name: str, arguments: list[Value]) -> Value:
+def _apply_wide(operation: Operation, name: str, arguments: Sequence[Value]) -> Value:
     """f16 and bf16: computed in f32 and rounded back."""
     builder, target, dtype = operation.builder, operation.target, operation.dtype
     wide = [convert(builder, target, argument, dtype, f32) for argument in arguments]
-    result = apply(Operation(builder, target, f32, f32), name, wide)
+    result = application(Operation(builder, target, f32, f32), name)(wide)
     return result if element_of(result.type) == I1 else convert(builder, target, result, f32, dtype)
 
 

@@ -125,7 +125,7 @@ class UnrolledVariables:
             numbers = tuple([values[variable] for variable in plan.variables])
             found = plan.found.get(numbers)
             if found is None:
-                mapping = dict(zip(plan.variables, numbers, strict=True))
+                mapping: dict[Dim, int] = dict(zip(plan.variables, numbers, strict=True))
                 found = plan.found[numbers] = self._split(uses, mapping)
             return found
         constant = plan.constant
