@@ -198,8 +198,8 @@ class Builder:
         return self._new(key, op.infer(*[a.type for a in args]), source, name) if known is None else known
 
     def again(self, value: Value, args: tuple[Value, ...]) -> Value:
-        """The value with these arguments. Where they have the types of its own, so has the result its type: a graph is
-        replayed for every pass, and most of the time of that was the inference of types."""
+        """The value with these arguments. Where they have the types of its own, its type is believed: a graph is replayed
+        for every pass, and inferring all types again would take as long as many of them."""
         key = (value.op, args)
         known = self._made.get(key)
         if known is not None:

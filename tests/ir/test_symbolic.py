@@ -16,6 +16,7 @@ from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.symbolic import (
     Dim,
     Opaque,
+    Substitution,
     Symbol,
     Variable,
     align,
@@ -30,6 +31,7 @@ from ingot.compiler.ir.symbolic import (
     linear_coefficient,
     maximum,
     minimum,
+    opaques,
     parse,
     product,
     substitute,
@@ -482,6 +484,29 @@ def test_substitution_in_opaque_integers():
     assert substitute(index, {index: 4}) == 4
     with pytest.raises(ValueError, match="opaque"):
         substitute(index, {i: j})
+
+
+def test_a_substitution_remembers_what_became_of_dims():
+    payloads = []
+
+    def rewritten(payload):
+        payloads.append(payload)
+        return payload[0], j
+
+    index = Opaque(("load", i), 0, n - 1, depends=[i])
+    mapping = {i: j}
+    substitution = Substitution(mapping)
+    assert substitution.rewrite(index + i, rewritten) == Opaque(("load", j)) + j
+    assert substitution.rewrite(index // 4 + x, rewritten) == Opaque(("load", j), 0, n - 1, depends=[j]) // 4 + x
+    assert payloads == [("load", i)]
+    mapping[m] = n  # before it is met
+    assert substitution.rewrite(m // 4 + i, rewritten) == n // 4 + j
+
+
+def test_opaque_integers_are_found_in_the_order_of_their_creation():
+    first, second = Opaque(("order", 1)), Opaque(("order", 2))
+    assert opaques(second * 4 + first // 3 + n) == (first, second)
+    assert opaques(n + 1) == opaques(7) == ()
 
 
 def test_evaluation():

@@ -2,6 +2,8 @@
 
 import pytest
 
+from ingot.compiler.ir.graph import Builder
+from ingot.compiler.ir.types import f32
 from ingot.compiler.ops.elementwise import Abs, Cos, Neg, Sin
 from ingot.compiler.ops.reduction import Sum
 from ingot.compiler.passes.rewriting import rewrite, rule
@@ -73,3 +75,12 @@ def test_dead_values_vanish():
     result = rewrite(graph_of(CHAIN), [to_input])
     assert not result.body
     assert isinstance(Neg(), Neg)
+
+
+def test_a_value_again_has_the_type_that_its_arguments_give():
+    (first, _) = graph_of(CHAIN).body
+    builder = Builder()
+    same, other = builder.input("same", f32[2]), builder.input("other", f32[3])
+    assert builder.again(first, (same,)).type is first.type
+    assert builder.again(first, (other,)).type == f32[3]
+    assert builder.again(first, (same,)) is builder.emit(Sin(), same)

@@ -1,4 +1,5 @@
-"""Values for which a dim is negative, or has other quotients: where there are some, a proof of the contrary is looked for in vain.
+"""Values for which a dim is negative, or has another quotient: where there are some, looking for a proof of the contrary
+is in vain.
 
 Most questions of a schedule that are not decided have both answers (is this element of the padding?), and a search that
 fails takes a hundred times longer than trying a few corners.

@@ -392,8 +392,9 @@ def atoms(dim: Dim) -> frozenset[Atom]:
     found = dim._atoms
     if found is None:
         first, *others = [atoms(atom) for monomial in dim._terms for atom, _ in monomial]
-        found = dim._atoms = first.union(*others) if others else first
-        dim._opaques = _opaques_among(found)
+        found = first.union(*others) if others else first
+        dim._opaques = _opaques_among(found)  # first, because another thread may look as soon as there are atoms
+        dim._atoms = found
     return found
 
 

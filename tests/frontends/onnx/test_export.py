@@ -72,6 +72,19 @@ def test_every_op_reads_back_exactly(kind: type[Op]):
             assert_same_bits(found, run_graph(graph, inputs))
 
 
+def test_a_form_of_wrong_types_is_not_believed():
+    """Anyone may have written the graph beside a function: what does not fit is read as the function's body."""
+    sample = next(iter(OPS["atan2"].samples()))
+    graph, inputs = graph_of(sample), inputs_of(sample)
+    model = graph_to_onnx(graph)
+    (form,) = (p for f in model.functions for p in f.metadata_props if p.key == "ingot.graph")
+    assert "%0: f32[3, 5]" in form.value
+    form.value = form.value.replace("%0: f32[3, 5]", "%0: f32[900, 900]")
+    found = read_back(model)
+    assert found.outputs[0].type == graph.outputs[0].type
+    np.testing.assert_allclose(run_graph(found, inputs)[0], run_graph(graph, inputs)[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("name", NOT_EXPORTED)
 def test_what_has_no_onnx_form_says_so(name: str):
     graph = graph_of(next(iter(OPS[name].samples())))
