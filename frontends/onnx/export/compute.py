@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from ingot.compiler.ir.graph import Value
-from ingot.compiler.ir.types import boolean, f32, i32
+from ingot.compiler.ir.types import boolean, f32, i32, i64
 from ingot.frontends.onnx.export.writer import Writer, writes
 
 # --- reductions -------------------------------------------------------------------------------------
@@ -76,14 +76,18 @@ def cumsum(w: Writer, value: Value, x: str) -> str:
 
 @writes("unpack")
 def unpack(w: Writer, value: Value, words: str, scales: str, *zeros: str) -> str:
-    """Codes of a few bits: rows are taken from their words, shifted, centred and scaled."""
+    """Codes of a few bits: rows are taken from their words, shifted, centred or looked up, and scaled."""
     op: Any = value.op
     rows = np.arange(op.rows)
     word = w.node("Gather", words, w.constant(rows // op.per_word), axis=0)
     shift = w.constant((rows % op.per_word * op.bits).astype(np.uint32)[:, None])
     mask = w.constant(np.asarray((1 << op.bits) - 1, np.uint32))
-    codes = w.cast(w.node("BitwiseAnd", w.node("BitShift", word, shift, direction="RIGHT"), mask), f32)
+    codes = w.node("BitwiseAnd", w.node("BitShift", word, shift, direction="RIGHT"), mask)
     block = w.constant(rows // op.block)
+    if op.table:
+        numbers = w.node("Gather", w.constant(np.asarray(op.table, np.float32)), w.cast(codes, i64), axis=0)
+        return w.node("Mul", numbers, w.node("Gather", scales, block, axis=0))
+    codes = w.cast(codes, f32)
     zero = w.node("Gather", zeros[0], block, axis=0) if zeros else w.constant(np.asarray(op.zero, np.float32))
     return w.node("Mul", w.node("Sub", codes, zero), w.node("Gather", scales, block, axis=0))
 
