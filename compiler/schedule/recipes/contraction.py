@@ -229,9 +229,7 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     depth = symbolic.product(form.reduced_extents)
     rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target, depth)
-    if _waits_for_lines(found, row_extent, depth, width, target):
-        assert isinstance(row_extent, int)
-        rows, vectors = -(-row_extent // -(-row_extent // target.l1_ways)), 2
+    rows, vectors = _few_passes(found, row_extent, depth, target) or (rows, vectors)
     vectors = _whole_blocks(found, vectors, width)
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
@@ -305,17 +303,19 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Di
     return height, max(1, min(vectors, least))
 
 
-def _waits_for_lines(found: Contraction, rows: Dim, depth: Dim, width: int, target: Target) -> bool:
-    """Whether a few rows are multiplied by panels, as they are stored, of which the second cache does not keep all, where
-    loads count. Then lines are what is waited for: they come best in one series, and the fewer tiles read them again, the
-    better."""
+def _few_passes(found: Contraction, rows: Dim, depth: Dim, target: Target) -> tuple[int, int] | None:
+    """(rows, vectors) of the register tile where loads count and a few rows are multiplied by panels, as they are stored, of
+    which the second cache does not keep all. Then lines are what is waited for: they come best in one series, and the fewer
+    tiles read them again, the better."""
     right, _ = _stored(found)
     columns = _product(found.form, found.column_axes)
     if target.multiply_adds == 1 or right is None or scalars.stride(right, found.form.kept[-1]) is not None:
-        return False
+        return None
     if not isinstance(rows, int) or not isinstance(columns, int) or not isinstance(depth, int):
-        return False
-    return 1 < rows <= FEW_PASSES * target.l1_ways and columns * depth * right.dtype.itemsize > target.l2_bytes // 2
+        return None
+    if not 1 < rows <= FEW_PASSES * target.l1_ways or columns * depth * right.dtype.itemsize <= target.l2_bytes // 2:
+        return None
+    return -(-rows // -(-rows // target.l1_ways)), 2  # tiles of equal height
 
 
 def _chain(depth: Dim, target: Target) -> int:
