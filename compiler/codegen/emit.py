@@ -31,6 +31,7 @@ from ingot.runtime.abi import PARALLEL_FOR, Failure
 
 STACK_ALIGNMENT = 64
 FEW_REGISTERS = 16  # for vectors: tiles have few rows
+MANY_NEAR = 8  # elements near an address from which on it is worth a register and an instruction
 MOST_BASES = 12  # addresses that move with one loop, beside its counters in 16 registers
 STACK_BYTES = 1 << 20  # of one buffer; threads have 8 MiB and no probes for what lies beyond
 
@@ -267,6 +268,8 @@ class FunctionEmitter:
         del self.indices.values[loop.variable]
         if self._has_many_bases(body):
             head.lines[0] = f"  {variable.ref} = add nuw nsw i64 {counter.ref}, 0"
+        elif self.program.target.is_x86:
+            self._keep_addresses(head)
 
         following = builder.result(I64, f"add nuw nsw i64 {counter.ref}, 1")
         again = builder.result(ir.IntType(1), f"icmp ult i64 {following.ref}, {count.ref}")
@@ -296,6 +299,18 @@ class FunctionEmitter:
         The annotation is gone when instructions are selected."""
         function = self.builder.program.declare("llvm.annotation.i64.p0", "i64", "i64, ptr, ptr, i32")
         return self.builder.result(I64, f"call i64 {function}(i64 {counter.ref}, ptr null, ptr null, i32 0)")
+
+    def _keep_addresses(self, head: Block) -> None:
+        """Addresses of a loop that many elements are read near, each for all lanes, are put into registers. LLVM would rather
+        add base and counter in each multiply-add that reads its operand; such an instruction takes two places where one
+        with a constant distance takes one, and the width of the front end is what limits these loops. What keeps
+        the sum is an empty piece of assembly, which LLVM does not look into."""
+        for number, line in enumerate(head.lines):
+            ref = line[2 : line.find(" ", 2)]
+            if self.frame.spread.get(ref, 0) >= MANY_NEAR and "= getelementptr " in line:
+                sum_ = self.builder.fresh()
+                kept = f'  {ref} = call ptr asm "", "=r,0"(ptr {sum_})'
+                head.lines[number] = line.replace(ref, sum_, 1) + "\n" + kept
 
     def _has_many_bases(self, body: Scope) -> bool:
         """Whether more addresses move with the loop than there are registers for: there LLVM does find a better form. Tiles

@@ -70,6 +70,7 @@ class Frame:
         self.versions: dict[Buffer, int] = {}
         self.lanes: Lanes | None = None
         self.condition: Value | None = None  # lanes that the conditions around this statement choose
+        self.spread: dict[str, int] = {}  # address -> single elements at constant distances from it that all lanes read
         self.streams = False  # whether stores bypassed the caches: they need a fence
         self.failure: Callable[[], Value] = _unset  # the failure record
         self.stop: Callable[[], None] = _unset  # leave the function after a failure

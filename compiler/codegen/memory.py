@@ -204,6 +204,9 @@ class Memory:
             return known
         element = memory_text(buffer.dtype)
         value = self._read_vector(buffer, frame.indices.address(base, element, rest, number), lanes)
+        if number and not lanes and frame.lanes is not None:
+            near = frame.indices.address(base, element, rest, 0)
+            frame.spread[near.ref] = frame.spread.get(near.ref, 0) + 1
         if not frame.indices.opaques(rest):
             builder.remember((id(frame.indices.unrolled.unique(rest)), *state), value)
         return value

@@ -7,7 +7,8 @@ Networks"): m x m results at a time from (m + 2)^2 products instead of 9 m^2, or
                             matrix products over channels              /
 
 Interpolation points are 0, 1, -1 for m = 2, and 0, +-1/sqrt(2), +-sqrt(2) for m = 4, which rounds several times
-less than the usual 0, +-1, +-2. Error relative to the range of the result, against exact arithmetic: see
+less than the usual 0, +-1, +-2. Four taps, which the phases of larger windows have (`stride_phases`), take three pairs of
+points, found by a search for the least error. Error relative to the range of the result, against exact arithmetic: see
 ERROR_BOUND, which a test keeps. The same order of operations for every tile, whatever the batch or the threads.
 
 The gradient for the weight is the adjoint: the cotangent of a tile of results is transformed by A g A', the products
@@ -16,7 +17,7 @@ winograd_weight_gradient; or winograd_product_gradient in place of the last two,
 Neither is the transform of a weight for few tiles: winograd_taps puts the weight itself in the order it is read in.
 
 Channels last only; the weight's transform is stored in blocks of output channels as register tiles read them.
-Non-goals: other strides, dilation, groups; another op computes those. Gradients are taken before a convolution becomes
+Non-goals: other taps and strides, dilation, groups; another op computes those. Gradients are taken before a convolution becomes
 one of these.
 """
 
@@ -48,9 +49,11 @@ from ingot.runtime.storage import make_present
 TAPS = 3
 PIECE = 1 << 12  # pairs of channels whose transforms are evaluated at once: they stay in cache
 ERROR_BOUND = 2e-5  # largest error of a result, relative to the largest result
-POINTS: dict[int, tuple[float, ...]] = {
-    2: (0.0, 1.0, -1.0),
-    4: (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0)),
+TILES = 2, 4  # results of a tile, down and across
+POINTS: dict[tuple[int, int], tuple[float, ...]] = {  # by results and taps; opposite ones are neighbours
+    (2, 3): (0.0, 1.0, -1.0),
+    (4, 3): (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0)),
+    (4, 4): (0.3, -0.3, 0.85, -0.85, 1.9, -1.9),
 }
 OUTER_POINTS: dict[int, tuple[float, ...]] = {  # for two taps; opposite ones are neighbours
     2: (1.0, -1.0),
@@ -68,17 +71,17 @@ class Matrices:
     result: np.ndarray  # A' [m, points]
 
 
-def points_of(tile: int, stride: int = 1) -> int:
+def points_of(tile: int, stride: int = 1, taps: int = TAPS) -> int:
     """Products of one dimension for a tile of results, and the elements that they are made of."""
-    return (tile - 1) * stride + TAPS
+    return (tile - 1) * stride + taps
 
 
 @cache
-def matrices(tile: int, stride: int = 1) -> Matrices:
+def matrices(tile: int, stride: int = 1, taps: int = TAPS) -> Matrices:
     """With a stride of 2 the outer taps meet even elements only and the middle tap odd ones, one for each result: the outer
     two are interpolated, and products with the middle one are what they are."""
     if stride == 1:
-        return interpolation(POINTS[tile], TAPS, tile)
+        return interpolation(POINTS[tile, taps], taps, tile)
     outer = interpolation(OUTER_POINTS[tile], 2, tile)
     size, even = points_of(tile, stride), tile + 1
     weight, data, result = np.zeros((size, TAPS)), np.zeros((size, size)), np.zeros((tile, size))
@@ -120,12 +123,12 @@ def _mirror(row: np.ndarray) -> np.ndarray:
 def tiles_of(axes: Sequence[Axis], tile: int, stride: int = 1) -> Tiles:
     """The tiles of data that make tiles of results along these axes."""
     down, across = (symbolic.ceildiv(axis.count, tile) for axis in axes)
-    return Tiles(tuple(axes), (down, across), points_of(tile, stride), tile * stride, stride)
+    return Tiles(tuple(axes), (down, across), points_of(tile, stride, axes[0].taps), tile * stride, stride)
 
 
 def data_windows(x: np.ndarray, axes: Sequence[Axis], tile: int, stride: int = 1) -> np.ndarray:
     """[batch, channels, down, across, *tile] of [batch, y, x, channels], in double precision"""
-    size, step = points_of(tile, stride), tile * stride
+    size, step = points_of(tile, stride, axes[0].taps), tile * stride
     grown = [
         Axis(axis.size, size, step, 1, axis.low, (-(-int(axis.count) // tile) - 1) * step + size - axis.size - axis.low)  # type: ignore[arg-type]
         for axis in axes
@@ -133,9 +136,10 @@ def data_windows(x: np.ndarray, axes: Sequence[Axis], tile: int, stride: int = 1
     return window_view(pad_array(np.moveaxis(x, -1, 1).astype(np.float64), grown), grown)
 
 
-def _require_tile(op: str, tile: int, stride: int = 1) -> None:
-    if tile not in POINTS:
-        raise OpTypeError(f"{op}: tiles of {tile} results; there are {', '.join(map(str, POINTS))}")
+def _require_tile(op: str, tile: int, stride: int = 1, taps: int = TAPS) -> None:
+    if (tile, taps) not in POINTS:
+        known = ", ".join(f"{results} with {count} taps" for results, count in POINTS)
+        raise OpTypeError(f"{op}: tiles of {tile} results with {taps} taps; there are {known}")
     if stride not in STRIDES:
         raise OpTypeError(f"{op}: a stride of {stride}; there are {', '.join(map(str, STRIDES))}")
 
@@ -148,15 +152,16 @@ class WinogradWeight(Op):
     columns: int  # output channels of a block
     blocks: int  # of a group
     stride: int = 1
+    taps: int = TAPS
     differentiable = False
     cheap = False
     prepares = True
 
     def infer(self, w: TensorType) -> TensorType:
-        _require_tile(self.name, self.tile, self.stride)
-        if w.rank != 4 or w.shape[:2] != (TAPS, TAPS) or w.dtype != f32 or not w.is_static:
-            raise OpTypeError(f"{self.name} takes f32[3, 3, channels, channels], not {w!r}")
-        size = points_of(self.tile, self.stride)
+        _require_tile(self.name, self.tile, self.stride, self.taps)
+        if w.rank != 4 or w.shape[:2] != (self.taps, self.taps) or w.dtype != f32 or not w.is_static:
+            raise OpTypeError(f"{self.name} takes f32[{self.taps}, {self.taps}, channels, channels], not {w!r}")
+        size = points_of(self.tile, self.stride, self.taps)
         _, _, channels, outputs = w.static_shape
         groups = -(-outputs // (self.columns * self.blocks))
         return w.with_shape((groups, size, size, self.blocks, channels, self.columns))
@@ -168,7 +173,7 @@ class WinogradWeight(Op):
 
     def evaluate_into(self, room: np.ndarray, *args: np.ndarray) -> None:
         (w,) = args
-        transform = matrices(self.tile, self.stride).weight
+        transform = matrices(self.tile, self.stride, self.taps).weight
         groups, size, _, blocks, channels, columns = room.shape
         width = blocks * columns
         step = max(1, PIECE // width)
@@ -180,8 +185,8 @@ class WinogradWeight(Op):
                 piece = np.array(taken[:, :, start : start + step], np.float64, order="C")
                 if missing:
                     piece = np.pad(piece, ((0, 0), (0, 0), (0, 0), (0, missing)))
-                half = transform @ piece.reshape(TAPS, -1)
-                both = transform @ half.reshape(size, TAPS, -1)
+                half = transform @ piece.reshape(self.taps, -1)
+                both = transform @ half.reshape(size, self.taps, -1)
                 room[group][..., start : start + step, :] = both.reshape(size, size, -1, blocks, columns).swapaxes(2, 3)
 
     def loops(self, outputs: Sequence[Buffer], inputs: Sequence[Buffer]) -> tuple[Statement, ...]:
@@ -190,7 +195,7 @@ class WinogradWeight(Op):
     def loops_for(
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
-        transform = Transform(matrices(self.tile, self.stride).weight, target)
+        transform = Transform(matrices(self.tile, self.stride, self.taps).weight, target)
         return OwnLoops(winograd_transforms.weight_loops(outputs[0], inputs[0], transform))
 
     @classmethod
@@ -199,6 +204,9 @@ class WinogradWeight(Op):
         yield Sample(cls(2, 16, 2), (f32[3, 3, 3, 5],))
         yield Sample(cls(4, 8, 2), (f32[3, 3, 1, 19],))
         yield Sample(cls(4, 16, 1, 2), (f32[3, 3, 2, 19],))
+        fading = 0.2 ** np.add.outer(np.arange(4), np.arange(4)).reshape(4, 4, 1, 1)  # errors are relative to each result
+        w = np.random.default_rng(0).uniform(1, 2, (4, 4, 3, 19)) * fading
+        yield Sample(cls(4, 16, 1, taps=4), (w.astype(np.float32),))
 
 
 @dataclass(frozen=True)
@@ -250,21 +258,24 @@ class WinogradConvolution(Op):
     columns: int = 0
     blocks: int = 0
     stride: int = 1
+    taps: int = TAPS
     differentiable = False
     cheap = False
     rereads = True
     takes_epilogue = True
 
     def _axes(self, sizes: Sequence[object]) -> tuple[Axis, ...]:
-        return axes_of(self.name, sizes, (TAPS,) * 2, (self.stride,) * 2, self.padding, (1, 1))  # type: ignore[arg-type]
+        return axes_of(self.name, sizes, (self.taps,) * 2, (self.stride,) * 2, self.padding, (1, 1))  # type: ignore[arg-type]
 
     def _transform(self) -> WinogradWeight:
-        return WinogradWeight(self.tile, self.columns, self.blocks, self.stride)
+        return WinogradWeight(self.tile, self.columns, self.blocks, self.stride, self.taps)
 
     def _transformed_type(self, w: TensorType) -> TensorType:
         """The type of the transform of the second operand."""
         if self.order is None:
             return w
+        if self.taps != TAPS:
+            raise OpTypeError(f"{self.name} transforms weights of {TAPS} taps on the way, not of {self.taps}")
         if w.rank != (5 if self.order == "blocked" else 4):
             raise OpTypeError(f"{self.name}: {w!r} is no weight in the order {self.order}")
         if self.order == "blocked":
@@ -272,14 +283,14 @@ class WinogradConvolution(Op):
         return self._transform().infer(w.with_shape(tuple(w.shape[n] for n in weight_axes(self.order))))
 
     def infer(self, x: TensorType, w: TensorType) -> TensorType:
-        _require_tile(self.name, self.tile, self.stride)
+        _require_tile(self.name, self.tile, self.stride, self.taps)
         u = self._transformed_type(w)
         if x.rank != 4 or u.rank != 6 or x.dtype != f32 or u.dtype != f32:
             raise OpTypeError(f"{self.name} takes f32[batch, y, x, channels] and a winograd_weight, not {x!r}, {u!r}")
         batch, *sizes, channels = x.shape
         if not all(isinstance(d, int) for d in (channels, *u.shape)):
             raise OpTypeError(f"{self.name}: the numbers of channels are known, not as in {x!r} and {u!r}")
-        size = points_of(self.tile, self.stride)
+        size = points_of(self.tile, self.stride, self.taps)
         groups, blocks, columns = (u.static_shape[n] for n in (0, 3, 5))
         if u.shape[1:3] != (size, size) or u.shape[4] != channels or groups != -(-self.outputs // (blocks * columns)):
             raise OpTypeError(
@@ -296,7 +307,7 @@ class WinogradConvolution(Op):
         elif self.order is not None:
             taps = w[:, :, ::-1, ::-1] if self.order == "adjoint" else w
             u = self._transform().evaluate(taps.transpose(weight_axes(self.order)))
-        made = matrices(self.tile, self.stride)
+        made = matrices(self.tile, self.stride, self.taps)
         batch, height, width, channels = x.shape
         axes = self._axes((height, width))
         windows = data_windows(x, axes, self.tile, self.stride)
@@ -315,7 +326,7 @@ class WinogradConvolution(Op):
         self, target: Target, outputs: Sequence[Buffer], inputs: Sequence[Buffer], finish: Finish = store_result
     ) -> OwnLoops:
         x, w = inputs
-        made = matrices(self.tile, self.stride)
+        made = matrices(self.tile, self.stride, self.taps)
         axes = self._axes(x.shape[1:3])
         weight = winograd_loops.Weight(w)
         few = self._is_few(target, x, w)
@@ -361,6 +372,9 @@ class WinogradConvolution(Op):
                     continue
                 stored = np.ascontiguousarray(w.transpose(inverse(weight_axes(order))))
                 yield Sample(cls(tile, padding, outputs, order, columns, blocks), (x, stored))
+        w, x = (rng.uniform(1, 2, shape).astype(np.float32) for shape in ((4, 4, 12, 20), (2, 11, 9, 12)))
+        u = WinogradWeight(4, 16, 2, taps=4).evaluate(w)
+        yield Sample(cls(4, ((0, 0), (0, 1)), 20, taps=4), (x, u))
         for lanes, tile, batch, height, width, outputs in (
             (16, 4, 1, 7, 7, 19), (16, 4, 3, 4, 6, 16), (16, 4, 5, 4, 3, 5), (8, 4, 2, 3, 4, 11), (16, 2, 2, 6, 3, 4),
             (16, 4, 1, 9, 8, 35),
@@ -554,7 +568,7 @@ class WinogradProductGradient(Op):
         rng = np.random.default_rng(0)
         for order in ("channels_last", "channels_first"):
             for tile, rows, channels in ((4, 7, 8), (2, 2, 16)):
-                line = np.array([1.0, *(0.1 if point < 0 else 1.0 for point in POINTS[tile][1:]), 1.0])
+                line = np.array([1.0, *(0.1 if point < 0 else 1.0 for point in POINTS[tile, TAPS][1:]), 1.0])
                 size = len(line) ** 2
                 v = rng.uniform(1, 2, (size, rows, channels)) * np.outer(line, line).reshape(-1, 1, 1)
                 z = rng.uniform(1, 2, (size, rows, 64))

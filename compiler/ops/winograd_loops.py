@@ -82,10 +82,12 @@ def sizes_of(
     fit = max(1, STACK_BYTES // max(data_bytes, product_bytes))
     rows = min(rows, fit)
     over = groups == group == 1 and columns <= channels
-    room = target.l2_bytes * 3 // 4
+    room, weight_bytes = target.l2_bytes * 3 // 4, math.prod(u_shape) * itemsize
     if over:
-        room -= min(math.prod(u_shape) * itemsize, room)  # u is read for every block, and may stay as well
+        room -= min(weight_bytes, room)  # u is read for every block, and may stay as well
         product_bytes = 0
+    elif weight_bytes <= target.l2_bytes // 4:
+        room = target.l2_bytes // 2 - weight_bytes  # it does stay, and so does the part of the image that comes next
     most = min(fit, max(LEAST_TILES, room // (data_bytes + product_bytes)))
     if isinstance(tiles, int):
         most = -(-tiles // -(-tiles // most))

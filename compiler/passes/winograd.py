@@ -1,13 +1,15 @@
-"""Convolutions with 3x3 taps by interpolation, where that is less work.
+"""Convolutions by interpolation, where that is less work: those with 3x3 taps, and larger ones with a stride of 2.
 
     convolution(x, w)                 ->  winograd_convolution(x, winograd_weight(w))   a constant weight
                                           winograd_convolution(x, winograd_taps(w))     the same, for few tiles
                                           winograd_convolution(x, w)                    one that changes
+                                          winograd_convolution(stride_phases(x), winograd_weight(phases of w))
     convolution_weight_gradient(x, g) ->  winograd_weight_gradient(contract(winograd_data(x), winograd_cotangent(g)))
                                           winograd_product_gradient(winograd_data(x), winograd_cotangent(g))
                                           where there are more products than numbers that they are made of
 
-for channels last, stride 1 (of a constant weight also 2), no dilation, one group, f32. Which tile, or none, follows from an estimate of time in
+for channels last, stride 1 (of a constant weight also 2), no dilation, one group, f32. A constant weight with 5 to 8 taps and a
+stride of 2, as networks for images begin with, has 3 or 4 taps in each of the phases of its image, which become channels. Which tile, or none, follows from an estimate of time in
 units of one vector multiply-add; the weight's transform is larger than the weight, so reading it counts too.
 A weight that is constant is transformed when the program is made; for very few tiles it is only put in order, and
 transformed in registers, which is less time than waiting for its transform. One that changes is read as it stands, channels first
@@ -35,14 +37,18 @@ from ingot.compiler.ir.scalar import Buffer, Load
 from ingot.compiler.ir.symbolic import Dim, Symbol
 from ingot.compiler.ir.tensor import BufferReader, InlineReader, Reader, axes
 from ingot.compiler.ir.types import f32
+from ingot.compiler.ops.base import Node
 from ingot.compiler.ops.contraction import Contract
 from ingot.compiler.ops.convolution import Convolution, ConvolutionFamily, ConvolutionWeightGradient
-from ingot.compiler.ops.movement import Flip
+from ingot.compiler.ops.movement import Flip, pad
+from ingot.compiler.ops.stride_phases import StridePhases
 from ingot.compiler.ops.structure import Reshape, Transpose, inverse
+from ingot.compiler.ops.windows import Layout
 from ingot.compiler.ops.winograd import (
     POINTS,
     STRIDES,
     TAPS,
+    TILES,
     WinogradConvolution,
     WinogradCotangent,
     WinogradData,
@@ -58,6 +64,7 @@ from ingot.compiler.ops.winograd_taps import most_tiles
 from ingot.compiler.ops.winograd_transforms import WeightOrder, weight_axes, weight_index
 from ingot.compiler.options import Options
 from ingot.compiler.passes.decompose import in_regions
+from ingot.compiler.passes.layout import data_to_last
 from ingot.compiler.passes.rewriting import Pass, rewrite
 from ingot.compiler.target import Target
 
@@ -77,7 +84,8 @@ FEW_BUFFERS_OVERLAP = 0.6  # where few lines can be on their way
 MAKING = 2.0  # times the time to read the transform of a weight, to make it
 PASSING = {2: 24, 4: 60}  # to make the transform of one vector of a weight in registers
 GAIN = 0.9  # of the direct time must not be exceeded
-
+PHASE_COST = 1.5  # to put one element of an image among its phases
+PHASES = 2  # the stride whose phases become channels
 
 Choice = TypeVar("Choice")
 Sizes = Mapping[Symbol, int]
@@ -125,9 +133,15 @@ class Winograd(Pass):
             return builder.emit(replace(made.op, order="channels_first"), *made.args)
 
         gradient_in_order.ops = (Transpose,)  # type: ignore[attr-defined]
+        def interpolate_phases(builder: Builder, value: Value) -> Value | None:
+            """convolution(x, w), stride 2 -> winograd_convolution(stride_phases(x), winograd_weight(phases of w))"""
+            tile = choose_phases(value, self.target, self.repeated, likely)
+            return None if tile is None else _phased_convolution(builder, value, tile, self.target)
+
+        interpolate_phases.ops = (Convolution,)  # type: ignore[attr-defined]
         interpolate.ops = (Convolution,)  # type: ignore[attr-defined]
         interpolate_gradient.ops = (ConvolutionWeightGradient,)  # type: ignore[attr-defined]
-        rules = interpolate, interpolate_gradient, gradient_in_order
+        rules = interpolate, interpolate_phases, interpolate_gradient, gradient_in_order
         return in_regions(rewrite(graph, rules), replace(self, repeated=True, likely=likely))
 
 
@@ -143,10 +157,9 @@ def _convolution(builder: Builder, value: Value, way: Way, target: Target, repea
     op, tile = value.op, way.tile
     assert isinstance(op, Convolution)
     x, w = value.args
-    outputs, lanes = value.shape[-1], target.lanes(value.tensor.dtype.itemsize)
+    outputs, lanes = value.tensor.shape[-1], target.lanes(value.tensor.dtype.itemsize)
     assert isinstance(outputs, int)
-    columns = tile_vectors(_vectors(outputs, lanes), target) * lanes
-    blocks = _blocks(outputs, columns, lanes)
+    columns, blocks = _cut(outputs, lanes, target)
     if way.passing:
         taps = builder.emit(WinogradTaps(lanes), w)
         return builder.emit(WinogradConvolution(tile, op.padding, outputs, "blocked", columns, blocks), x, taps)
@@ -158,6 +171,25 @@ def _convolution(builder: Builder, value: Value, way: Way, target: Target, repea
     if columns * transformed_bytes(value, tile) > target.l2_bytes:
         blocks = 1  # its transform is made and read at once, as near as can be
     return builder.emit(WinogradConvolution(tile, op.padding, outputs, order, columns, blocks), x, source)
+
+
+def _phased_convolution(builder: Builder, value: Value, tile: int, target: Target) -> Value:
+    op = value.op
+    assert isinstance(op, Convolution)
+    x, w = value.args
+    size, _, channels, outputs = w.tensor.static_shape
+    taps = _phased(size)
+    moved = isinstance(x.op, Transpose) and x.op.perm == data_to_last(4)
+    layout: Layout = "channels_first" if moved else "channels_last"
+    low = tuple(before for before, _ in op.padding)
+    counts = tuple(count + taps - 1 for count in value.tensor.shape[1:3])
+    phases = builder.emit(StridePhases(PHASES, low, counts, layout), x.args[0] if moved else x)  # type: ignore[arg-type]
+    missing = PHASES * taps - size
+    whole = pad(Node(builder, w), (0,) * 4, (missing, missing, 0, 0))
+    apart = whole.reshape((taps, PHASES, taps, PHASES, channels, outputs)).transpose((0, 2, 3, 1, 4, 5))
+    together = apart.reshape((taps, taps, PHASES**2 * channels, outputs)).value
+    u = builder.emit(WinogradWeight(tile, *_cut(outputs, target.lanes(value.tensor.dtype.itemsize), target), taps=taps), together)
+    return builder.emit(WinogradConvolution(tile, ((0, 0), (0, 0)), outputs, taps=taps), phases, u)
 
 
 def transformed_bytes(value: Value, tile: int) -> int:
@@ -219,6 +251,54 @@ def likely_sizes(graph: Graph) -> tuple[Sizes, ...]:
     return tuple(made)
 
 
+@dataclass(frozen=True)
+class Layer:
+    """What the time of a convolution depends on; free sizes have likely values."""
+
+    batch: int
+    height: int  # of the result
+    width: int
+    channels: int
+    outputs: int
+    taps: int
+    stride: int
+    is_constant: bool  # the weight
+    itemsize: int
+
+    @staticmethod
+    def of(value: Value, sizes: Sizes) -> Layer:
+        op = value.op
+        assert isinstance(op, Convolution)
+        x, w = value.args
+        fixed = is_constant(w)
+        _, height, width, outputs = value.tensor.shape
+        batch = CONSTANT_BATCH if fixed else CHANGING_BATCH
+        taps, _, channels, _ = w.tensor.static_shape
+        assert isinstance(outputs, int)
+        return Layer(
+            batch, _likely(height, sizes), _likely(width, sizes), channels, outputs, taps, op.strides[0], fixed,
+            x.tensor.dtype.itemsize,
+        )  # fmt: skip
+
+    @property
+    def phased(self) -> Layer:
+        """The same result from the phases of the image."""
+        return replace(self, channels=self.channels * PHASES**2, taps=_phased(self.taps), stride=1)
+
+    def points(self, tile: int) -> int:
+        """Products of a tile of results for each pair of channels."""
+        return points_of(tile, self.stride, self.taps) ** 2
+
+    def tiles(self, tile: int) -> int:
+        """Of an image."""
+        return -(-self.height // tile) * -(-self.width // tile)
+
+
+def _phased(taps: int) -> int:
+    """Taps of each phase."""
+    return -(-taps // PHASES)
+
+
 def choose(
     value: Value, target: Target, repeated: bool = False, likely: Sequence[Sizes] = MIDDLING
 ) -> Way | None:
@@ -226,16 +306,32 @@ def choose(
     op = value.op
     assert isinstance(op, Convolution)
     x, w = value.args
-    is_known = all(isinstance(size, int) for size in value.shape[1:3])
+    is_known = all(isinstance(size, int) for size in value.tensor.shape[1:3])
     # Images of a free size may be small where layers have a stride, and what it saves is less than with a stride of 1.
     strides = STRIDES if is_known and (repeated or is_constant(w)) else (1,)
-    if not is_possible(op, x, w.shape, strides):
+    if not is_possible(op, x, w.tensor.shape, strides):
         return None
-    costs = {Way(tile): _mean(winograd_cost(value, tile, target, sizes) for sizes in likely) for tile in POINTS}
-    for tile in POINTS:
-        if is_constant(w) and not repeated and all(can_pass(value, tile, target, sizes) for sizes in likely):
-            costs[Way(tile, passing=True)] = _mean(passing_cost(value, tile, target, sizes) for sizes in likely)
-    return _best(_mean(direct_cost(value, target, sizes) for sizes in likely), costs)
+    layers = [Layer.of(value, sizes) for sizes in likely]
+    costs = {Way(tile): _mean(winograd_cost(layer, tile, target) for layer in layers) for tile in TILES}
+    for tile in TILES:
+        if is_constant(w) and not repeated and all(can_pass(layer, tile, target) for layer in layers):
+            costs[Way(tile, passing=True)] = _mean(passing_cost(layer, tile, target) for layer in layers)
+    return _best(_mean(direct_cost(layer, target) for layer in layers), costs)
+
+
+def choose_phases(
+    value: Value, target: Target, repeated: bool = False, likely: Sequence[Sizes] = MIDDLING
+) -> int | None:
+    """The tile for a convolution of the phases of its image; None when the direct convolution is estimated faster."""
+    op = value.op
+    assert isinstance(op, Convolution)
+    x, w = value.args
+    if not (repeated or is_constant(w)) or not _may_have_phases(op, x, w.tensor.shape):
+        return None
+    layers = [Layer.of(value, sizes) for sizes in likely]
+    tiles = [tile for tile, taps in POINTS if taps == layers[0].phased.taps]
+    costs = {tile: _mean(phased_cost(layer, tile, target) for layer in layers) for tile in tiles}
+    return _best(_mean(direct_cost(layer, target) for layer in layers), costs)
 
 
 def choose_gradient(value: Value, target: Target) -> int | None:
@@ -270,61 +366,72 @@ def _best(direct: float, costs: dict[Choice, float]) -> Choice | None:
 
 
 def is_possible(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...], strides: Sequence[int] = (1,)) -> bool:
-    square = op.dilation == (1, 1) and any(op.strides == (stride, stride) for stride in strides)
-    plain = square and op.groups == 1 and op.layout == "channels_last"
-    static = all(isinstance(d, int) for d in (x.shape[-1], *weight))
-    padded = all(isinstance(p, int) for side in op.padding for p in side)
-    size = points_of(max(POINTS), op.strides[0])
-    tile_bytes = size * size * f32.itemsize * weight[2]  # of all channels
-    small = static and symbolic.less(STACK_BYTES, tile_bytes) is not True
-    return plain and small and padded and weight[:2] == (TAPS, TAPS) and x.tensor.dtype == f32
+    suited = _is_plain(op, x, weight) and weight[:2] == (TAPS, TAPS)
+    return suited and any(op.strides == (stride, stride) for stride in strides) and _fits(max(TILES), op.strides[0], TAPS, weight[2])
 
 
-def direct_cost(value: Value, target: Target, sizes: Sizes) -> float:
-    batch, height, width, outputs, channels, lanes = _sizes(value, target, sizes)
-    products = batch * height * width * TAPS * TAPS * channels * _vectors(outputs, lanes)
-    return _together(products / EFFICIENCY, _reading(value, TAPS * TAPS, target), value, target)
+def _may_have_phases(op: Convolution, x: Value, weight: tuple[Dim, ...]) -> bool:
+    if not _is_plain(op, x, weight) or op.strides != (PHASES, PHASES) or weight[0] != weight[1]:
+        return False
+    taps = weight[0]
+    assert isinstance(taps, int)
+    known = taps > TAPS and any(count == _phased(taps) for _, count in POINTS)
+    cropped = any(side < 0 for sides in op.padding for side in sides)  # type: ignore[operator]
+    return known and not cropped and _fits(max(TILES), 1, _phased(taps), PHASES**2 * weight[2])
 
 
-def winograd_cost(value: Value, tile: int, target: Target, sizes: Sizes) -> float:
-    products, transforms = _work(value, tile, target, sizes)
-    reading = _reading(value, _points(value, tile), target)
-    making = 0.0 if is_constant(value.args[1]) else MAKING * reading
-    return _together(products, reading, value, target) + transforms + making
+def _is_plain(op: ConvolutionFamily, x: Value, weight: tuple[Dim, ...]) -> bool:
+    """Whether it slides over an image without dilation or groups, and all that must be known is."""
+    plain = op.dilation == (1, 1) and op.groups == 1 and op.layout == "channels_last" and x.tensor.dtype == f32
+    static = all(isinstance(d, int) for d in (x.tensor.shape[-1], *weight))
+    return plain and static and all(isinstance(p, int) for side in op.padding for p in side)
 
 
-def can_pass(value: Value, tile: int, target: Target, sizes: Sizes) -> bool:
-    _, height, width, _, channels, lanes = _sizes(value, target, sizes)
-    return _stride(value) == 1 and channels % lanes == 0 and -(-height // tile) * -(-width // tile) <= most_tiles(tile, target)
+def _fits(tile: int, stride: int, taps: int, channels: Dim) -> bool:
+    """Whether a tile of all channels is small enough."""
+    return symbolic.less(STACK_BYTES, points_of(tile, stride, taps) ** 2 * f32.itemsize * channels) is not True
 
 
-def passing_cost(value: Value, tile: int, target: Target, sizes: Sizes) -> float:
+def direct_cost(layer: Layer, target: Target) -> float:
+    taps = layer.taps**2
+    products = layer.batch * layer.height * layer.width * taps * layer.channels * _across(layer, target)
+    return _together(products / EFFICIENCY, _reading(layer, taps, target), layer, target)
+
+
+def winograd_cost(layer: Layer, tile: int, target: Target) -> float:
+    products, transforms = _work(layer, tile, target)
+    reading = _reading(layer, layer.points(tile), target)
+    making = 0.0 if layer.is_constant else MAKING * reading
+    return _together(products, reading, layer, target) + transforms + making
+
+
+def can_pass(layer: Layer, tile: int, target: Target) -> bool:
+    whole = layer.channels % target.lanes(layer.itemsize) == 0
+    return layer.stride == 1 and whole and layer.tiles(tile) <= most_tiles(tile, target)
+
+
+def passing_cost(layer: Layer, tile: int, target: Target) -> float:
     """With a weight that is transformed in registers: it is read as it is."""
-    _, _, _, outputs, channels, lanes = _sizes(value, target, sizes)
-    products, transforms = _work(value, tile, target, sizes)
-    making = PASSING[tile] * channels * _vectors(outputs, lanes)
-    return _together(products + making, _reading(value, TAPS * TAPS, target), value, target) + transforms
+    products, transforms = _work(layer, tile, target)
+    making = PASSING[tile] * layer.channels * _across(layer, target)
+    return _together(products + making, _reading(layer, layer.taps**2, target), layer, target) + transforms
 
 
-def _work(value: Value, tile: int, target: Target, sizes: Sizes) -> tuple[float, float]:
+def phased_cost(layer: Layer, tile: int, target: Target) -> float:
+    """Of the phases of its image, which are put apart first."""
+    phased = layer.phased
+    elements = layer.batch * phased.channels * math.prod(size + phased.taps - 1 for size in (layer.height, layer.width))
+    return winograd_cost(phased, tile, target) + PHASE_COST * elements
+
+
+def _work(layer: Layer, tile: int, target: Target) -> tuple[float, float]:
     """The time of all products, and of the transforms of data and of results."""
-    batch, height, width, outputs, channels, lanes = _sizes(value, target, sizes)
-    tiles = batch * -(-height // tile) * -(-width // tile)
-    points = _points(value, tile)
-    products = tiles * points * channels * _vectors(outputs, lanes)
+    tiles, points = layer.batch * layer.tiles(tile), layer.points(tile)
+    products = tiles * points * layer.channels * _across(layer, target)
     larger = points / points_of(tile) ** 2
-    data = tiles * larger * DATA_COST[tile] * _vectors(channels, lanes)
-    results = tiles * larger * RESULT_COST[tile] * _vectors(outputs, lanes)
+    data = tiles * larger * DATA_COST[tile] * _vectors(layer.channels, target.lanes(layer.itemsize))
+    results = tiles * larger * RESULT_COST[tile] * _across(layer, target)
     return products, data + results
-
-
-def _stride(value: Value) -> int:
-    return value.op.strides[0]  # type: ignore[attr-defined]
-
-
-def _points(value: Value, tile: int) -> int:
-    """Products of a tile of results for each pair of channels."""
-    return points_of(tile, _stride(value)) ** 2
 
 
 def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float]]:
@@ -339,7 +446,7 @@ def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float
     across = _vectors(outputs, lanes)
     direct = CHANGING_BATCH * height * width * TAPS * TAPS * channels * across / EFFICIENCY
     costs = {}
-    for tile in POINTS:
+    for tile in TILES:
         points = points_of(tile) ** 2
         tiles = CHANGING_BATCH * -(-height // tile) * -(-width // tile)
         products = points * tiles * channels * across / EFFICIENCY
@@ -349,19 +456,28 @@ def gradient_costs(value: Value, target: Target) -> tuple[float, dict[int, float
     return direct, costs
 
 
-def _reading(value: Value, points: int, target: Target) -> float:
+def _reading(layer: Layer, points: int, target: Target) -> float:
     """The time to read a weight that has this many numbers for each pair of channels: of a network that is only run it
     comes from memory."""
-    w = value.args[1]
-    channels, outputs = w.tensor.static_shape[-2:]
-    rate = target.memory_rate if is_constant(w) else BYTES
-    return points * channels * outputs * value.tensor.dtype.itemsize / (rate * target.vector_bytes)
+    rate = target.memory_rate if layer.is_constant else BYTES
+    return points * layer.channels * layer.outputs * layer.itemsize / (rate * target.vector_bytes)
 
 
-def _together(computing: float, reading: float, value: Value, target: Target) -> float:
-    few = target.has_few_line_buffers and is_constant(value.args[1])  # which comes from memory
+def _together(computing: float, reading: float, layer: Layer, target: Target) -> float:
+    few = target.has_few_line_buffers and layer.is_constant  # which comes from memory
     overlap = FEW_BUFFERS_OVERLAP if few else OVERLAP
     return max(computing, reading) + overlap * min(computing, reading)
+
+
+def _across(layer: Layer, target: Target) -> int:
+    """Vectors of output channels."""
+    return _vectors(layer.outputs, target.lanes(layer.itemsize))
+
+
+def _cut(outputs: int, lanes: int, target: Target) -> tuple[int, int]:
+    """(output channels of a block, blocks of a group)"""
+    columns = tile_vectors(_vectors(outputs, lanes), target) * lanes
+    return columns, _blocks(outputs, columns, lanes)
 
 
 def tile_vectors(outputs: int, target: Target) -> int:
@@ -378,15 +494,6 @@ def _blocks(outputs: int, columns: int, lanes: int) -> int:
 
 def _vectors(channels: int, lanes: int) -> int:
     return -(-channels // lanes)
-
-
-def _sizes(value: Value, target: Target, sizes: Sizes) -> tuple[int, int, int, int, int, int]:
-    """(batch, height, width, outputs, channels, lanes)"""
-    _, height, width, outputs = value.shape
-    batch = CONSTANT_BATCH if is_constant(value.args[1]) else CHANGING_BATCH
-    channels = value.args[0].shape[-1]
-    lanes = target.lanes(value.tensor.dtype.itemsize)
-    return batch, _likely(height, sizes), _likely(width, sizes), outputs, channels, lanes  # type: ignore[return-value]
 
 
 def _likely(size: Dim, sizes: Sizes = MIDDLING[0]) -> int:

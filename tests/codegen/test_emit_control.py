@@ -462,3 +462,37 @@ def test_a_loop_gives_away_few_of_the_vectors_it_reads(rows, inside):
     loop = text[text.index("loop") :]
     assert loop.count("load <8 x float>") == inside
     assert text.count("load <8 x float>") == rows
+
+
+def narrow_tile(rows: int, depth: int) -> Function:
+    """c = a @ b for a register tile of one vector: each multiply-add reads its element of a for all lanes from memory."""
+    a, b, c = Buffer("a", f32, (rows, 64)), Buffer("b", f32, (64, 16)), Buffer("c", f32, (rows, 16))
+    acc = Buffer("acc", f32, (rows, 16), "register")
+
+    def tile(body):
+        return unrolled(rows, lambda r: vector(16, lambda v: body(r, v)))
+
+    def step(k):
+        return tile(lambda r, j: Store(acc, (r, j), apply("fma", Load(a, (r, k)), Load(b, (k, j)), Load(acc, (r, j)))))
+
+    steps = serial(64 // depth, lambda n: unrolled(depth, lambda k: step(n * depth + k)))
+    clear, end = tile(lambda r, j: Store(acc, (r, j), zero())), tile(lambda r, j: Store(c, (r, j), Load(acc, (r, j))))
+    return Function(f"narrow{rows}x{depth}", (a, b, c), (Alloc(acc), clear, steps, end))
+
+
+def test_operands_near_one_address_have_it_in_a_register():
+    """Not as a base and a counter: a multiply-add with both takes two places in the front end."""
+    machine = llvm.Target.from_triple("x86_64-unknown-linux-gnu").create_target_machine(cpu="skylake-avx512", opt=2)
+    operand = re.compile(r"vfmadd231ps\t\S*\((%\w+)(,%\w+)?.*\)\{1to16\}")
+    for rows, is_kept in ((12, True), (3, False)):
+        text = emit_kernel(narrow_tile(rows, 2), "narrow", Target.named("x86-64-v4")).text
+        operands = operand.findall(machine.emit_assembly(llvm.parse_assembly(text)))
+        assert len(operands) >= rows
+        assert all((counter == "") == is_kept for _, counter in operands)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_narrow_tiles_compute(depth: int, rng: np.random.Generator):
+    functions = [narrow_tile(rows, depth) for rows in (3, 12, 20)]
+    whole = {f.name: [rng.integers(-8, 9, p.type.static_shape).astype(np.float32) for p in f.parameters] for f in functions}
+    agree(functions, whole)  # sums of whole numbers, which are exact

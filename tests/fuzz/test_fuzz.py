@@ -41,6 +41,7 @@ REACHED_OTHERWISE = {
     "deinterleave": "a pass makes it of integer products with known weights",
     "blocked_convolution": "a pass makes it of convolutions",
     "restate": "the reader of ONNX files makes it where sizes are assumed to be equal",
+    "stride_phases": "a pass makes it of convolutions",
     "tree_leaves": "the reader of ONNX files makes it of ensembles of trees, whose links must be those of trees",
     "unblock": "a pass makes it of products with known weights",
     "unpack": "the reader of ONNX files makes it of weights of a few bits",

@@ -20,6 +20,7 @@ from ingot.compiler.ops.convolution import Convolution, ConvolutionTranspose, Co
 from ingot.compiler.ops.structure import Get, inverse
 from ingot.compiler.ops.winograd import (
     ERROR_BOUND,
+    POINTS,
     WinogradConvolution,
     WinogradTaps,
     WinogradWeight,
@@ -401,6 +402,87 @@ def test_few_tiles_are_within_the_bound_and_their_bits_depend_on_nothing_else(si
     for batch in (1, 3):
         alone = compile_graph(few_tiles(batch, size, lanes, outputs), Options(cache=False)).program
         assert np.array_equal(np.asarray(Executable(alone)(x[:batch])), whole[:batch])
+
+
+# --- the phases of an image ------------------------------------------------------------------------
+
+SEVEN = {"strides": (2, 2), "padding": ((3, 3), (3, 3))}
+PHASED = ["stride_phases", "pad", "reshape", "transpose", "reshape", "winograd_weight", "winograd_convolution"]
+
+
+def test_large_windows_with_a_stride_of_two_are_interpolated_in_phases():
+    graph = Winograd()(graph_of(f32[1, 224, 224, 3], f32[7, 7, 3, 64], **SEVEN))
+    assert names(graph) == PHASED
+    phases, *_, convolution = graph.body
+    assert phases.shape == (1, 115, 115, 12)
+    assert (convolution.op.tile, convolution.op.taps) == (4, 4)  # type: ignore[attr-defined]
+    five = Winograd()(graph_of(f32[1, 64, 64, 16], f32[5, 5, 16, 32], **{**SEVEN, "padding": ((2, 2), (2, 2))}))
+    assert names(five) == PHASED
+    assert five.outputs[0].op.taps == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "fields"),
+    [
+        (f32[1, 64, 64, 3], f32[7, 7, 3, 64], {"role": "argument"}),
+        (f32[1, 64, 64, 3], f32[7, 7, 3, 64], {"padding": ((-1, 3), (3, 3))}),
+        (f32[1, 64, 64, 3], f32[7, 5, 3, 64], {}),
+        (f32[1, 64, 64, 3], f32[7, 7, 3, 64], {"strides": (3, 3)}),
+        (f32[1, 64, 64, 3], f32[9, 9, 3, 64], {}),
+        (f32[1, 64, 64, 3], f32[7, 7, 1, 63], {"groups": 3}),
+        (f32[1, 64, 64, 3], f32[7, 7, 3, 64], {"dilation": (2, 2)}),
+        (f64[1, 64, 64, 3], f64[7, 7, 3, 64], {}),
+        (f32[1, 64, 64, 1], f32[7, 7, 1, 2], {}),
+        (f32[1, 1, 1, 3], f32[7, 7, 3, 64], {}),
+    ],
+    ids=["changing", "cropped", "not square", "stride", "taps", "groups", "dilation", "f64", "few results", "one pixel"],
+)  # fmt: skip
+def test_others_have_no_phases(x: TensorType, w: TensorType, fields: dict[str, object]):
+    assert names(Winograd()(graph_of(x, w, **{**SEVEN, **fields}))) == ["convolution"]
+
+
+def test_an_image_of_planes_is_read_as_it_is():
+    builder = Builder()
+    x = Node(builder, builder.input("x", f32[1, 3, 64, 64]))
+    w = Node(builder, builder.input("w", f32[7, 7, 3, 64], "constant"))
+    y = x.transpose((0, 2, 3, 1)).apply(Convolution(**{**PLAIN, **SEVEN}), w)  # type: ignore[arg-type]
+    made = Winograd()(Graph("g", builder.inputs, (y.value,), constants={"w": np.zeros((7, 7, 3, 64), np.float32)}))
+    assert names(made) == PHASED
+    assert made.body[0].op.layout == "channels_first"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("taps", [3, 4])
+def test_matrices_of_each_number_of_taps_compute_it(taps: int):
+    for tile in (tile for tile, count in POINTS if count == taps):
+        made = matrices(tile, taps=taps)
+        rng = np.random.default_rng(4)
+        data, weight = rng.standard_normal(tile + taps - 1), rng.standard_normal(taps)
+        expected = [data[n : n + taps] @ weight for n in range(tile)]
+        np.testing.assert_allclose(made.result @ ((made.weight @ weight) * (made.data @ data)), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64-v3"])
+@pytest.mark.parametrize(("taps", "padding"), [(7, ((3, 3), (3, 3))), (8, ((0, 1), (3, 2))), (5, ((2, 2), (2, 1))), (6, ((1, 0), (0, 2)))])
+@pytest.mark.parametrize("size", [(64, 61), ("height", "width")], ids=["known", "free"])
+@pytest.mark.parametrize("kind", ["normal", "cancelling"])
+def test_phases_are_within_the_bound(target: str, taps: int, padding: object, size: tuple, kind: str):
+    fields = {**TWO, "padding": padding}
+    graph = graph_of(f32["n", *size, 6], f32[taps, taps, 6, 40], **fields)
+    assert [name for name in names(Winograd()(graph)) if name != "pad"] == [name for name in PHASED if name != "pad"]
+    program = compile_graph(graph, Options(cache=False, target=target)).program
+    run, alone = Executable(program, threads=2), Executable(program, threads=1)
+    rng = np.random.default_rng(8)
+    weight = graph.constants["w"].astype(np.float64)
+    for batch, *extents in ((1, 64, 61), (3, 64, 61), (2, 9, 130)):
+        if size[0] != "height" and extents != [64, 61]:
+            continue
+        image = rng.standard_normal((batch, *extents, 6))
+        image = (image + 10 if kind == "cancelling" else image).astype(np.float32)
+        exact = Convolution(**{**PLAIN, **fields}).evaluate(image.astype(np.float64), weight)  # type: ignore[arg-type]
+        found = np.asarray(run(image))
+        assert found.shape == exact.shape
+        assert np.abs(found - exact).max() <= ERROR_BOUND * np.abs(exact).max()
+        np.testing.assert_array_equal(np.asarray(alone(image[-1:])), found[-1:])
 
 
 # --- the gradient for the weights -----------------------------------------------------------------

@@ -34,6 +34,7 @@ NOT_EXPORTED: dict[str, str] = {
     **dict.fromkeys(("block", "unblock", "interleave", "deinterleave", "blocked_convolution"), _LATER),
     **dict.fromkeys(("winograd_convolution", "winograd_weight", "winograd_weight_gradient"), _LATER),
     **dict.fromkeys(("winograd_data", "winograd_cotangent", "winograd_product_gradient", "winograd_taps"), _LATER),
+    "stride_phases": _LATER,
 }
 
 
