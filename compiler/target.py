@@ -14,6 +14,8 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
+from ingot.runtime.cpu import missing_features
+
 LINUX_X86 = "x86_64-unknown-linux-gnu"
 LINUX_ARM = "aarch64-unknown-linux-gnu"
 
@@ -89,8 +91,10 @@ class Target:
     @staticmethod
     @functools.cache
     def host() -> Target:
-        """The machine this process runs on."""
+        """The machine this process runs on, with the instructions that both the processor and the system vouch for."""
         features = dict(llvm.get_host_cpu_features())
+        unconfirmed = missing_features(name for name, is_present in features.items() if is_present)
+        features.update(dict.fromkeys(unconfirmed, False))  # the system does not know them, or has turned them off
         names = ",".join(f"{'+' if present else '-'}{name}" for name, present in sorted(features.items()))
         triple = llvm.get_default_triple()
         present = frozenset(name for name, is_present in features.items() if is_present)
@@ -115,6 +119,7 @@ class Target:
 _SERVERS = frozenset(
     {"skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "sapphirerapids", "emeraldrapids", "graniterapids"}
 )
+_SERVER_FEATURE = "amx-tile"  # no other core has it, whatever the name: virtual machines may show the model of another processor
 
 _V2 = frozenset({"sse2", "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt"})
 _V3 = _V2 | {"avx", "avx2", "fma", "f16c", "bmi", "bmi2"}
@@ -142,7 +147,8 @@ def _target(
 ) -> Target:
     is_arm = triple.startswith("aarch64")
     wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= present
-    two_units = wide and cpu in _SERVERS
+    is_server = cpu in _SERVERS or _SERVER_FEATURE in present
+    two_units = wide and is_server
     return Target(
         triple=triple,
         cpu=cpu,
@@ -155,7 +161,7 @@ def _target(
         has_mask="avx2" in present,
         has_narrow_mask=wide,
         has_gather=wide,
-        has_few_line_buffers=cpu in _SERVERS,
+        has_few_line_buffers=is_server,
         has_quads="avx512vnni" in present if wide else "avxvnni" in present,
         l1_bytes=l1_bytes,
         l2_bytes=l2_bytes,

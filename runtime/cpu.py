@@ -33,8 +33,10 @@ _FLAGS = {**_X86_64, **_AARCH64}
 
 
 def missing_features(required: Iterable[str]) -> list[str]:
-    """Those of the required features that this processor lacks; a leading "+" is allowed."""
+    """Those of the required features that this processor lacks, as far as is known; a leading "+" is allowed."""
     present = processor_flags()
+    if not present:  # no system that says
+        return []
     names = (name.removeprefix("+") for name in required)
     return [name for name in names if name in _FLAGS and _FLAGS[name] not in present]
 

@@ -5,12 +5,26 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
+from ingot.compiler.target import Target
 from ingot.runtime import cpu
 
 
-def test_what_llvm_detects_is_never_missing() -> None:
-    detected = [name for name, present in llvm.get_host_cpu_features().items() if present]
-    assert cpu.missing_features(detected) == []
+def test_what_the_target_of_this_machine_asks_for_is_never_missing() -> None:
+    required = [feature for feature in Target.host().features.split(",") if feature.startswith("+")]
+    assert cpu.missing_features(required) == []
+
+
+def test_what_the_system_does_not_know_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor may have more than its kernel lists, and a kernel may have turned something off."""
+    monkeypatch.setattr(cpu, "processor_flags", lambda: frozenset({"pni"}))
+    features = Target.host.__wrapped__().features.split(",")
+    assert not {f"+{name}" for name in cpu._FLAGS if name != "sse3"} & set(features)
+    assert {f[1:] for f in features} == set(llvm.get_host_cpu_features())
+
+
+def test_nothing_is_missing_where_no_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "processor_flags", frozenset)
+    assert cpu.missing_features(["avx2", "amx-tile"]) == []
 
 
 def test_what_llvm_does_not_detect_is_missing() -> None:

@@ -232,11 +232,13 @@ def test_several_rows_of_an_image_of_free_size_share_one_reading_of_large_weight
     assert decisions["outer_rows"] == ((0, together),)
 
 
-def test_two_multiply_adds_a_load_are_known_by_the_name_of_the_processor():
+def test_two_multiply_adds_a_load_are_known_by_the_name_of_the_processor_or_by_what_only_servers_have():
     wide = frozenset({"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
     assert _target("x86_64", "icelake-server", "", wide).multiply_adds == 2
     assert _target("x86_64", "znver4", "", wide).multiply_adds == 1
     assert _target("x86_64", "icelake-server", "", frozenset({"avx2"})).multiply_adds == 1
+    assert _target("x86_64", "rocketlake", "", wide).multiply_adds == 1
+    assert _target("x86_64", "rocketlake", "", wide | {"amx-tile"}).multiply_adds == 2  # a server behind another's name
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(32, True), (2000, False), (n, False)])
