@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from benchmarks.measure import Effort, interleave
-from ingot.compiler.target import Target
+from ingot.compiler.target import Target, cache_bytes
 from ingot.runtime.storage import address_of, aligned_empty
 
 Call = Callable[[], object]
@@ -99,11 +99,12 @@ def measure(effort: Effort) -> Machine:
     chains = _chains(target)
     operations = 2.0 * chains * target.lanes(_LANES_BYTES) * _FMA_ROUNDS
     fma = operations / _best({"fma": lambda: kernels.fma(_FMA_ROUNDS)}, effort) / 1e9
+    last = cache_bytes()[2]  # all of it, where the target has what is of use to a core
     sizes = {
         "L1": target.l1_bytes // 2,
         "L2": target.l2_bytes // 2,
-        "L3": max(2 * target.l2_bytes, min(target.l3_bytes // 4, 8 << 20)),
-        "memory": max(128 << 20, 4 * target.l3_bytes),
+        "L3": max(2 * target.l2_bytes, min(last // 4, 8 << 20)),
+        "memory": max(128 << 20, 4 * last),
     }
     return Machine(fma, tuple(_bandwidth(kernels, where, size, effort) for where, size in sizes.items()))
 

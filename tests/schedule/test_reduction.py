@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingot.compiler.ir.interpret import run_function
-from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, For, Prefetch, walk
+from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, For, Prefetch, Store, walk
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.schedule.recipes import reduction
@@ -144,6 +144,23 @@ def test_sums_of_as_many_chunks_are_in_the_works_as_the_first_cache_holds():
         found.append(bits(run(scheduled, kernel, inputs, {})[0]))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_rows_are_loaded_before_their_sums_are_stored():
+    """A row of a whole page lies at the same place of a page as its sums, where a load would wait for stores before it."""
+    kernel = kernels.reduce_axes((4096, 1024), (1,))
+    scheduled = schedule(kernel, replace(TARGET, has_few_line_buffers=True, l1_bytes=48 << 10))
+    body, (parts,) = scheduled.function.body, scheduled.scratch
+    adding = [
+        s.body
+        for s in walk(body)
+        if isinstance(s, For) and s.kind == "vector" and any(load.buffer.name == "x" for load in loads_in(s.body))
+    ]
+    assert max(len([s for s in statements if isinstance(s, Store)]) for statements in adding) == reduction.MANY_STRIP_CHUNKS
+    for statements in adding:
+        loads = [bool(list(loads_in([s]))) for s in statements]
+        assert loads == sorted(loads, reverse=True), "a load behind a store"
+        assert all(s.buffer is parts for s in statements if isinstance(s, Store))
 
 
 def test_series_of_a_sum_are_asked_for_ahead_where_requests_must_not_pause():

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Statement, Store
-from ingot.compiler.ir.scalar import Buffer, Load, Scalar
+from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Let, Statement, Store
+from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Kernel
 from ingot.compiler.schedule import build, lanes, partition, scalars, tile
@@ -425,10 +425,18 @@ def _strips(
 
     def sweep(value: Callable[[Accumulation, Load, Dim], Scalar]) -> tuple[Statement, ...]:
         def point(j: Dim, _: Dim) -> list[Statement]:
-            return [
-                Store(part, (number, j), scalars.substitute(value(a, Load(part, (number, column)), start), {column: j}))
+            """All loads stand before the stores: a row whose length is a multiple of a page lies at the same place of a page as
+            its sums, and a load waits for stores before it that only look as if they were to its address."""
+            places = [(part, number) for number in numbers for part in parts]
+            values = [
+                scalars.substitute(value(a, Load(part, (number, column)), start), {column: j})
                 for number, start in zip(numbers, starts, strict=True)
                 for a, part in zip(form.accumulations, parts, strict=True)
+            ]
+            sums = [Local("sum", each.dtype) for each in values]
+            return [
+                *(Let(local, each) for local, each in zip(sums, values, strict=True)),
+                *(Store(part, (number, j), Read(local)) for (part, number), local in zip(places, sums, strict=True)),
             ]
 
         return lanes.lane_loops(extent, width, STRIP_VECTORS, point, interleaved=True)
