@@ -241,6 +241,25 @@ def test_two_multiply_adds_a_load_are_known_by_the_name_of_the_processor_or_by_w
     assert _target("x86_64", "rocketlake", "", wide | {"amx-tile"}).multiply_adds == 2  # a server behind another's name
 
 
+@pytest.mark.parametrize(
+    ("size", "multipliers", "row_block", "packed"),
+    [
+        ((2048, 2048, 2048), 2, 258, True),  # each row in pages of its own, at the same place of each
+        ((2000, 2000, 2000), 2, 252, False),
+        ((2048, 2048, 64), 2, 258, False),  # only the result's are
+        ((2048, 64, 2048), 2, 258, False),  # few columns do not pay for packing rows
+        ((2048, 64, 64), 2, 1026, False),
+        ((250, 2048, 2048), 2, 252, False),
+        ((2048, 2048, 2048), 1, 512, True),
+    ],
+)
+def test_blocks_have_as_many_rows_as_there_are_pages_to_find_again(size, multipliers, row_block, packed):
+    rows, columns, depth = size
+    target = replace(Target.named("x86-64-v4"), multiply_adds=multipliers, l2_bytes=2 << 20, cores=2)
+    decisions = schedule(kernels.matmul(rows, columns, depth), target).decisions
+    assert (decisions["row_block"], decisions["pack_left"]) == (row_block, packed)
+
+
 @pytest.mark.parametrize(("rows", "expected"), [(32, True), (2000, False), (n, False)])
 def test_the_first_of_a_few_wide_tiles_packs_what_it_reads(rows, expected):
     wide = replace(Target.named("x86-64-v4"), multiply_adds=2)
@@ -252,7 +271,7 @@ def test_the_first_of_a_few_wide_tiles_packs_what_it_reads(rows, expected):
 @pytest.mark.parametrize(("layout", "multipliers", "expected"), [("nn", 1, True), ("nn", 2, False), ("tn", 2, True)])
 def test_the_rows_of_wide_tiles_are_read_as_they_lie_along_the_sum(layout, multipliers, expected):
     target = replace(Target.named("x86-64-v4"), multiply_adds=multipliers)
-    scheduled = schedule(kernels.matmul(1024, 512, 1024, layout=layout), target)
+    scheduled = schedule(kernels.matmul(1024, 512, 1000, layout=layout), target)
     assert scheduled.decisions["pack_left"] == expected
 
 

@@ -84,6 +84,8 @@ ROWS_SHARE = 0.95  # of the second cache that the rows of a block may take when 
 WAITING_BYTES = 1 << 18  # of sums that wait for their epilogue, on the stack, and at most a quarter of the second cache
 SINGLE_ROW = 1 << 14  # products of one row from which it pays for code of its own where the number of rows is free
 SINGLE_SIZES = 2  # free sizes of which the rows are the product at most: those of an image are three, and rarely 1
+PAGE = 4096  # bytes
+PAGED_ROWS = 256  # rows, each in a page of its own, that processors of two multipliers find again without looking pages up
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
 
@@ -522,7 +524,8 @@ def _pack_left(found: Contraction, columns: int, target: Target) -> bool:
     """Rows are packed when there are enough columns to pay for it: always for an expression and for rows that are looked
     up, each at an address of its own for which there are no registers, and for plain memory when it is too large to
     stay near, because panels then come in the order in which they are used. Windows that overlap would be stored
-    several times. The few rows of a wide tile are streams that the hardware foresees, if they are stored along the sum."""
+    several times. The few rows of a wide tile are streams that the hardware foresees, if they are stored along the sum, unless
+    there are many and all begin at the same place of a page: then they drive each other out of the caches."""
     column_extent = _product(found.form, found.column_axes)
     if not found.row_axes:
         return False
@@ -532,7 +535,7 @@ def _pack_left(found: Contraction, columns: int, target: Target) -> bool:
     rows = [found.form.kept[axis] for axis in found.row_axes]
     if not (_is_plain(left, found) and isinstance(left, Load)) or _is_looked_up(left, rows):
         return symbolic.less_equal(2 * columns, column_extent) is not False
-    if target.multiply_adds > 1 and scalars.stride(left, found.form.reduced[-1]) == 1:
+    if target.multiply_adds > 1 and scalars.stride(left, found.form.reduced[-1]) == 1 and not _meet(found, left):
         return False
     overlaps = any(
         any(v in symbolic.atoms(index) for v in rows) and any(k in symbolic.atoms(index) for k in found.form.reduced)
@@ -540,6 +543,26 @@ def _pack_left(found: Contraction, columns: int, target: Target) -> bool:
     )
     large = symbolic.less(left.buffer.type.size, LARGE_LEFT) is not True
     return large and not overlaps and symbolic.less_equal(MANY_COLUMNS, column_extent) is not False
+
+
+def _meet(found: Contraction, left: Load) -> bool:
+    """Whether more rows than a block has of those in pages of their own begin at the same place of a page, for many columns."""
+    many = symbolic.less(PAGED_ROWS, _product(found.form, found.row_axes)) is True
+    many = many and symbolic.less(MANY_COLUMNS, _product(found.form, found.column_axes)) is True
+    return many and len(found.row_axes) == 1 and _row_bytes(found, left) % PAGE == 0
+
+
+def _row_bytes(found: Contraction, load: Load) -> int:
+    """From one row to the next; 1 where that is not known."""
+    stride = scalars.stride(load, found.form.kept[found.row_axes[-1]])
+    return stride * load.dtype.itemsize if isinstance(stride, int) and stride > 0 else 1
+
+
+def _is_paged(found: Contraction) -> bool:
+    """Whether each row of the left operand, or of the result, is in a page of its own."""
+    results = [final.place for final in found.form.finals if final.output]
+    plain = [found.left] if isinstance(found.left, Load) else []
+    return bool(found.row_axes) and any(_row_bytes(found, load) >= PAGE for load in (*plain, *results))
 
 
 def _is_looked_up(load: Load, rows: Sequence[Dim]) -> bool:
@@ -566,12 +589,15 @@ def _is_plain(operand: Scalar, found: Contraction) -> bool:
 def _blocks(found: Contraction, rows: int, columns: int, target: Target, packed: bool) -> tuple[int, int]:
     """(mc, nc): rows and columns of a parallel block.
 
-    A block of rows of the left operand stays in the second cache. Among the ways to cut that leave threads enough
+    A block of rows of the left operand stays in the second cache, and the processor remembers the pages of its rows. Among the ways to cut that leave threads enough
     blocks the one is taken that fetches and packs the operands the fewest times and ends when all threads do.
     """
     form = found.form
     all_rows, all_columns = _product(form, found.row_axes), _product(form, found.column_axes)
     most = max(1, target.l2_bytes * 5 // 8 // (CHAIN * form.accumulations[0].dtype.itemsize))
+    if target.multiply_adds > 1 and isinstance(all_rows, int) and all_rows > PAGED_ROWS and _is_paged(found):
+        rounds = -(-all_rows // (PAGED_ROWS * target.cores))  # of which each gives every thread a block
+        most = min(most, -(-all_rows // (rounds * target.cores)))
     height = max(1, min(_known(all_rows, most), most))
     breadth = max(1, min(_known(all_columns, WIDEST_BLOCK), WIDEST_BLOCK))
     batch = [axis for axis in range(len(form.kept)) if axis not in (*found.row_axes, *found.column_axes)]
