@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from ingot.compiler.fusion.cost import FusionLimits, estimate, has_more_free_sizes, outgrows
 from ingot.compiler.fusion.groups import Group, Groups
 from ingot.compiler.fusion.late import LateReaders, renaming
-from ingot.compiler.fusion.legality import has_reduce, loads_of
+from ingot.compiler.fusion.legality import has_reduce
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.rewriting import Rewriter
-from ingot.compiler.ir.scalar import Apply, Buffer, Load, Reduce, Scalar
+from ingot.compiler.ir.scalar import Apply, Buffer, Load, Reduce, Scalar, loads_of
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition
 from ingot.compiler.ir.traverse import nodes
@@ -162,13 +162,13 @@ class _Recomputation(LateReaders):
         buffer = definition.buffer
         times = 0
         for group in late:
-            reading = [d for d in group.definitions if any(load.buffer is buffer for load in loads_of(d.value))]
+            reading = [d for d in group.definitions if any(load.buffer is buffer for load in d.loads)]
             if not reading or not all(_may_compute(group, d, buffer) for d in reading):
                 return None
             times += len(reading) if group.kind in ("reduction", "rows") else 1  # loops over a row each, or one loop
             streams = {
                 load.buffer for load in loads_of(found.value) if not _is_part(load.buffer.shape, buffer.shape)
-            } - {load.buffer for d in group.definitions for load in loads_of(d.value)}
+            } - {load.buffer for d in group.definitions for load in d.loads}
             if sum(self.root(b) in self.groups.of for b in streams) > 1:
                 return None
         if times * found.weight > self.limits.again_weight:
@@ -210,7 +210,7 @@ class _Recomputation(LateReaders):
                 load.buffer
                 for d in group.definitions
                 if not has_reduce(d.value)
-                for load in loads_of(d.value)
+                for load in d.loads
                 if load.index == d.variables
             }
             if not streams <= own or len(group.definitions) >= self.limits.kernel_definitions:
@@ -259,7 +259,7 @@ class _Recomputation(LateReaders):
         assert isinstance(product.value, Reduce)
         if any(load.index != definition.variables for load in loads_of(expression) if load.buffer is product.buffer):
             return False
-        operands = {self.root(load.buffer) for load in loads_of(product.value)}
+        operands = {self.root(load.buffer) for load in product.loads}
         sizes = [b.type.bytes for b in operands]
         if has_more_free_sizes(value.type.bytes, sizes):
             return True  # beside it the operands are small, also if nobody else waits for them
@@ -279,7 +279,7 @@ def _at(variables: Sequence[Dim], index: Sequence[Dim]) -> dict[Dim, Dim]:
 def _has_batch(product: Definition) -> bool:
     """Whether both operands of a product have an axis that it keeps: no product of a layer and its weight."""
     assert isinstance(product.value, Reduce)
-    used = [set().union(*(symbolic.atoms(i) for i in load.index)) for load in loads_of(product.value)]
+    used = [set().union(*(symbolic.atoms(i) for i in load.index)) for load in product.loads]
     return any(all(variable in atoms for atoms in used) for variable in product.variables if not isinstance(variable, int))
 
 
@@ -312,7 +312,7 @@ def _may_compute(group: Group, definition: Definition, buffer: Buffer) -> bool:
     if group.kind == "alone" or (group.kind == "contraction" and reduce is not None):
         return False
     space = [v for v in (*definition.variables, *(reduce.variables if reduce else ())) if not isinstance(v, int)]
-    loads = [load for load in loads_of(definition.value) if load.buffer is buffer]
+    loads = [load for load in definition.loads if load.buffer is buffer]
     return all(
         len(set(index)) == len(index) and set(index) == set(space)
         for index in ([i for i in load.index if not isinstance(i, int)] for load in loads)

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from ingot.compiler.fusion.cost import FusionLimits, outgrows
 from ingot.compiler.fusion.groups import Group, Groups
-from ingot.compiler.fusion.legality import loads_of
 from ingot.compiler.ir.scalar import Buffer, Reduce
 from ingot.compiler.ir.symbolic import Variable
 from ingot.compiler.ir.tensor import Definition
@@ -85,7 +84,7 @@ class _Chains:
         """Products whose result the group reads, row by row."""
         found: dict[Group, None] = {}
         for definition in rows.definitions:
-            for load in loads_of(definition.value):
+            for load in definition.loads:
                 maker = self.groups.of.get(load.buffer)
                 shared = load.index[: len(rows.outer)] == definition.variables[: len(rows.outer)]
                 if maker is not None and maker.kind == "contraction" and shared and len(load.index) > len(rows.outer):
@@ -102,7 +101,7 @@ class _Chains:
             product = group.definitions[0]
             if not isinstance(product.value, Reduce):
                 return False
-            operands = dict.fromkeys(load.buffer for load in loads_of(product.value))
+            operands = dict.fromkeys(load.buffer for load in product.loads)
             if not outgrows(product.buffer.type.bytes, [b.type.bytes for b in operands], self.limits.block_growth):
                 return False
         return True
@@ -112,7 +111,7 @@ class _Chains:
         if user.kind != "contraction" or not isinstance(user.definitions[0].value, Reduce):
             return False
         for definition in user.definitions:
-            for load in loads_of(definition.value):
+            for load in definition.loads:
                 if load.buffer not in handed:
                     continue
                 own = [i for i in load.index if i != 0]
@@ -126,7 +125,7 @@ class _Chains:
         product = user.definitions[0]
         assert isinstance(product.value, Reduce)
         kinds: set[bool | None] = set()
-        for load in loads_of(product.value):
+        for load in product.loads:
             if load.buffer in handed:
                 along = [i for i in load.index[: len(rows.outer)] if i != 0]
                 summed = [i in product.value.variables for i in along]
@@ -148,11 +147,11 @@ class _Chains:
         everything = self.groups.all
         everything.remove(made)
         everything.insert(everything.index(user) + 1, made)
-        reads = {self.root(load.buffer) for d in rest for load in loads_of(d.value)}
+        reads = {self.root(load.buffer) for d in rest for load in d.loads}
         made.definitions, made.values = list(rest), user.values[1:] or user.values[:]
         made.reads = reads - {d.buffer for d in rest}
         user.definitions, user.values = [product], user.values[:1]
-        user.reads = {self.root(load.buffer) for load in loads_of(product.value)}
+        user.reads = {self.root(load.buffer) for load in product.loads}
         for definition in rest:
             self.groups.of[definition.buffer] = made
         for other in everything:

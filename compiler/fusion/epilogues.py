@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ingot.compiler.fusion.legality import has_reduce, loads_of
+from ingot.compiler.fusion.legality import has_reduce
 from ingot.compiler.fusion.plan import Decision, Epilogue, FusionPlan, KernelStep, LoopStep, Step
 from ingot.compiler.ir.scalar import Buffer
 from ingot.compiler.ir.tensor import Kernel
@@ -58,6 +58,6 @@ def follows(kernel: Kernel, made: Buffer) -> bool:
     return all(
         definition.buffer.shape == made.shape
         and not has_reduce(definition.value)
-        and all(load.index == definition.variables for load in loads_of(definition.value) if load.buffer in inside)
+        and all(load.index == definition.variables for load in definition.loads if load.buffer in inside)
         for definition in kernel.definitions
     )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ingot.compiler.fusion.groups import Group, Groups
-from ingot.compiler.fusion.legality import loads_of
 from ingot.compiler.fusion.plan import KernelStep
 from ingot.compiler.ir.graph import Value
 from ingot.compiler.ir.rewriting import Rewriter
@@ -62,7 +61,7 @@ class LateReaders:
         everything = self.groups.all
         everything.remove(group)
         everything.insert(min(everything.index(reader) for reader in readers), group)
-        reads = {self.root(load.buffer) for d in made for load in loads_of(d.value)}
+        reads = {self.root(load.buffer) for d in made for load in d.loads}
         for number, value in enumerate(dict.fromkeys(values)):
             self.groups.add(group, () if number else made, value, reads)
         for memory in group.reads:
@@ -72,7 +71,7 @@ class LateReaders:
 
     def extend(self, group: Group, definition: Definition) -> None:
         """One more definition of a kernel, made of what it reads or may read."""
-        reads = {self.root(load.buffer) for load in loads_of(definition.value)}
+        reads = {self.root(load.buffer) for load in definition.loads}
         for memory in reads - group.reads - set(group.buffers):
             self.readers.setdefault(memory, []).append(group)
         self.groups.add(group, (definition,), group.values[-1], reads)
@@ -91,7 +90,7 @@ class LateReaders:
         else:
             group.definitions = [replace(d, value=Rewriter(leaf=leaf).scalar(d.value)) for d in group.definitions]
             self.definitions |= {d.buffer: d for d in group.definitions}
-            read = [load.buffer for d in group.definitions for load in loads_of(d.value)]
+            read = [load.buffer for d in group.definitions for load in d.loads]
         group.reads = {self.root(b) for b in read} - set(group.buffers)
         self.groups.depend(group, group.reads)
         for memory in group.reads:

@@ -7,35 +7,12 @@ indices of each such load are exactly its own first variables. Everything else f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.scalar import Apply, BoundedIndex, Buffer, Cast, IndexValue, Load, Reduce, Scalar, children
+from ingot.compiler.ir.scalar import Apply, Buffer, Cast, Load, Reduce, Scalar, children, loads_of
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition
-
-
-def loads_of(scalar: Scalar) -> Iterator[Load]:
-    """Every load of an expression, those inside data-dependent indices included; shared parts once."""
-    seen: set[int] = set()
-    stack: list[Scalar] = [scalar]
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Load):
-            yield node
-            for dim in node.index:
-                stack.extend(_payloads(dim))
-        elif isinstance(node, IndexValue):
-            stack.extend(_payloads(node.dim))
-        else:
-            stack.extend(children(node))
-
-
-def _payloads(dim: Dim) -> list[BoundedIndex]:
-    return [atom.payload for atom in symbolic.opaques(dim) if isinstance(atom.payload, BoundedIndex)]
 
 
 def finds_places(scalar: Scalar) -> bool:
@@ -51,7 +28,7 @@ def aligned_depth(definition: Definition, inside: Sequence[Buffer]) -> int:
     """The longest prefix of the definition's axes that every load from `inside` follows exactly."""
     depth = len(definition.variables)
     members = set(inside)
-    for load in loads_of(definition.value):
+    for load in definition.loads:
         if load.buffer in members:
             depth = min(depth, _common_prefix(load.index, definition.variables))
     return depth
@@ -89,7 +66,7 @@ def stays_in_place(definition: Definition, inside: Sequence[Buffer]) -> bool:
     if isinstance(definition.value, Reduce):
         return True
     members = set(inside)
-    loads = (load for load in loads_of(definition.value) if load.buffer in members)
+    loads = (load for load in definition.loads if load.buffer in members)
     return all(_common_prefix(load.index, definition.variables) == len(load.index) for load in loads)
 
 

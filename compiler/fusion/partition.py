@@ -27,7 +27,6 @@ from ingot.compiler.fusion.legality import (
     extract_reductions,
     finds_places,
     has_reduce,
-    loads_of,
     reduces_rows,
     stays_in_place,
 )
@@ -599,7 +598,7 @@ def _is_wider(definitions: Sequence[Definition], depth: int) -> bool:
 
 
 def _buffers_read(definition: Definition) -> list[Buffer]:
-    return list(dict.fromkeys(load.buffer for load in loads_of(definition.value)))
+    return list(dict.fromkeys(load.buffer for load in definition.loads))
 
 
 def _row_elements(definition: Definition, depth: int) -> int:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ingot.compiler.fusion.cost import estimate
 from ingot.compiler.fusion.groups import Group, Groups
 from ingot.compiler.fusion.late import LateReaders
-from ingot.compiler.fusion.legality import loads_of
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.scalar import Buffer, Load, Scalar
 from ingot.compiler.ir.symbolic import Dim
@@ -52,7 +51,7 @@ def copy_parts(
 
 def _bounds(buffer: Buffer, late: Sequence[Group]) -> list[tuple[Dim, Dim]] | None:
     """(start, extent) along each axis of what the readers see; None if that is more than half of it."""
-    loads = [load for g in late for d in g.definitions for load in loads_of(d.value) if load.buffer is buffer]
+    loads = [load for g in late for d in g.definitions for load in d.loads if load.buffer is buffer]
     found: list[tuple[Dim, Dim]] = []
     for axis, size in enumerate(buffer.shape):
         ranges = [symbolic.bounds(load.index[axis]) for load in loads]

@@ -23,7 +23,7 @@ so no expression can address outside its buffer. Nodes are immutable and structu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -546,3 +546,26 @@ def children(scalar: Scalar) -> tuple[Scalar, ...]:
 
 
 LEAVES: frozenset[type] = frozenset((Const, Load, Read, IndexValue, Lead))  # scalars without operands
+
+
+def loads_of(scalar: Scalar) -> Iterator[Load]:
+    """Every load of an expression, those inside data-dependent indices included; shared parts once."""
+    seen: set[int] = set()
+    stack: list[Scalar] = [scalar]
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, Load):
+            yield node
+            for dim in node.index:
+                stack.extend(_payloads(dim))
+        elif isinstance(node, IndexValue):
+            stack.extend(_payloads(node.dim))
+        else:
+            stack.extend(children(node))
+
+
+def _payloads(dim: Dim) -> list[BoundedIndex]:
+    return [atom.payload for atom in symbolic.opaques(dim) if isinstance(atom.payload, BoundedIndex)]

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.scalar import Buffer, Load, Reduce, Scalar
+from ingot.compiler.ir.scalar import Buffer, Load, Reduce, Scalar, loads_of
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.types import TensorType
 
@@ -35,6 +36,11 @@ class Definition:
     buffer: Buffer
     variables: tuple[Dim, ...]
     value: Scalar
+
+    @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """Found once: fusion asks for them with every neighbour of a kernel."""
+        return tuple(loads_of(self.value))
 
 
 @dataclass(frozen=True)

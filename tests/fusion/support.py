@@ -7,7 +7,6 @@ from typing import Any
 
 import ingot
 from ingot import nn
-from ingot.compiler.fusion.legality import loads_of
 from ingot.compiler.fusion.partition import partition
 from ingot.compiler.fusion.plan import FusionPlan, KernelStep
 from ingot.compiler.ir.graph import Graph, Input, Value
@@ -45,7 +44,7 @@ def made_by(step: Any) -> list[Buffer]:
 
 def read_by(step: Any) -> set[Buffer]:
     if isinstance(step, KernelStep):
-        return {load.buffer for d in step.kernel.definitions for load in loads_of(d.value)}
+        return {load.buffer for d in step.kernel.definitions for load in d.loads}
     return set(step.inputs)
 
 
