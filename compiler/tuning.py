@@ -38,6 +38,7 @@ from ingot.runtime.cache import Cache
 from ingot.runtime.executable import Executable
 from ingot.runtime.manifest import Manifest, TargetSpec, TensorSpec
 from ingot.runtime.program import Program
+from ingot.runtime.storage import aligned_empty
 
 Measure = Callable[[Kernel, Scheduled, Target], float]
 
@@ -138,7 +139,7 @@ def measure_kernel(kernel: Kernel, scheduled: Scheduled, target: Target) -> floa
     executable = _executable(kernel, scheduled, target)
     random = np.random.default_rng(0)
     arguments = [_array(random, buffer.dtype, buffer.shape) for buffer in kernel.inputs]
-    results = [np.empty(buffer.shape, buffer.dtype.numpy) for buffer in kernel.outputs]  # type: ignore[arg-type]
+    results = [_empty(buffer.dtype, buffer.shape) for buffer in kernel.outputs]
     executable(*arguments, out=results)
     best, spent, runs = math.inf, 0.0, 0
     while spent < SHORTEST or runs < 3:
@@ -181,6 +182,11 @@ def _spec(name: str, dtype: DType, shape: tuple[Any, ...]) -> TensorSpec:
 
 def _array(random: np.random.Generator, dtype: DType, shape: tuple[Any, ...]) -> np.ndarray:
     """Numbers of ordinary size; zeros where they could be indices."""
-    if not dtype.is_float:
-        return np.zeros(shape, dtype.numpy)
-    return random.uniform(0.5, 1.5, shape).astype(dtype.numpy)
+    result = _empty(dtype, shape)
+    result[...] = random.uniform(0.5, 1.5, shape) if dtype.is_float else 0
+    return result
+
+
+def _empty(dtype: DType, shape: tuple[Any, ...]) -> np.ndarray:
+    """An array that begins at a line, as those within a program do."""
+    return aligned_empty(shape, np.dtype(dtype.numpy), math.prod(shape) * dtype.itemsize)

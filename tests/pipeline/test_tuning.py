@@ -18,6 +18,7 @@ from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.target import Target
 from ingot.compiler.tuning import Tuner
 from ingot.runtime.cache import Cache
+from ingot.runtime.storage import aligned_empty
 from tests.schedule import kernels
 
 HOST = Target.host()
@@ -85,8 +86,18 @@ def test_kernels_with_symbolic_dims_are_left_alone():
     assert tuner.schedule(kernel, ScheduleOptions()).reason == schedule(kernel, HOST).reason
 
 
-def test_a_kernel_is_measured_on_this_machine():
+def test_a_kernel_is_measured_on_this_machine(monkeypatch):
+    """With arrays that begin at a line, as they do within a program."""
+    made: list[np.ndarray] = []
+
+    def remembered(*arguments):
+        made.append(aligned_empty(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(tuning, "aligned_empty", remembered)
     assert 0.0 < tuning.measure_kernel(KERNEL, schedule(KERNEL, HOST), HOST) < 1.0
+    assert len(made) == len(KERNEL.inputs) + len(KERNEL.outputs)
+    assert all(array.ctypes.data % 64 == 0 for array in made)
 
 
 PROGRAM = """

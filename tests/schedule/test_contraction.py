@@ -169,13 +169,24 @@ def test_register_tiles_fit_the_registers(rows, columns, width, registers, expec
     assert height * vectors + (vectors if height > 1 else 0) + 1 <= registers
 
 
-def test_tiles_of_short_sums_are_wide():
-    """Beginning and ending a tile counts there: three vectors, where that divides the columns and costs no rows."""
+def test_tiles_of_short_sums_are_small_and_wide():
+    """Beginning and ending a tile counts there: whole rows of a few vectors, or three, where these divide the columns."""
     wide = replace(TARGET, vector_registers=32)
-    assert register_tile(1000, 96, 16, wide, depth=16) == (8, 3)
+    assert register_tile(1000, 96, 16, wide, depth=16) == (2, 6)
     assert register_tile(1000, 96, 16, wide, depth=64) == (8, 2)
-    assert register_tile(1000, 64, 16, wide, depth=16) == (8, 2)
+    assert register_tile(1000, 144, 16, wide, depth=24) == (5, 3)
+    assert register_tile(1000, 64, 16, wide, depth=16) == (4, 4)
+    assert register_tile(1000, 72, 16, wide, depth=16) == (8, 2)  # the last vector is half full in any case
+    assert register_tile(1000, 32, 16, replace(wide, l1_ways=12), depth=27) == (8, 2)
+    assert register_tile(1000, 32, 16, replace(wide, l1_ways=12), depth=64) == (12, 2)
     assert register_tile(1000, 96, 8, replace(TARGET, vector_registers=16), depth=16) == (6, 2)
+
+
+def test_tiles_of_short_sums_are_whole_blocks_of_a_weight_that_is_stored_in_blocks():
+    wide = replace(TARGET, vector_registers=32)
+    assert register_tile(1000, 96, 16, wide, depth=32, block=2) == (2, 6)
+    assert register_tile(1000, 144, 16, wide, depth=32, block=3) == (5, 3)
+    assert register_tile(1000, 192, 16, wide, depth=32, block=2) == (8, 2)
 
 
 @pytest.mark.parametrize(

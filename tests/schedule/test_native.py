@@ -177,7 +177,11 @@ def test_results_past_the_caches_may_begin_anywhere_in_a_line(kernel, shift):
 
 
 SMALL = replace(HOST, l1_bytes=1 << 14, l2_bytes=1 << 15, l3_bytes=1 << 16)
-FAR = [replace(SMALL, has_few_line_buffers=few) for few in (False, True)]
+FAR = [
+    replace(SMALL, has_few_line_buffers=False, ahead_bytes=0),
+    replace(SMALL, has_few_line_buffers=True, ahead_bytes=0),
+    replace(SMALL, has_few_line_buffers=False, ahead_bytes=8 << 10),
+]
 
 
 @pytest.mark.parametrize(
@@ -200,8 +204,9 @@ def test_what_no_cache_holds_is_added_up_in_the_same_order(kernel, reason):
         scheduled = schedule(kernel, target)
         longer = "rows" in reason and kernel.inputs[0].shape[-1] > 65536  # than two of them are in a chunk
         assert target is HOST or reason in scheduled.reason or longer
-        if "rows" in reason and target is not HOST and (target.has_few_line_buffers or not longer):
-            assert scheduled.decisions["together"] == (8 if target.has_few_line_buffers else 2)
+        if "rows that no cache holds" in scheduled.reason and target is not HOST:
+            single = target.ahead_bytes and kernel.definitions[0].value.combiner == "max"
+            assert scheduled.decisions["together"] == (8 if target.has_few_line_buffers else 1 if single else 2)
         outputs = [guarded(array) for array in unset(kernel.outputs, {})]
         scratch = [guarded(array) for array in unset(scheduled.scratch, {})]
         native = Native([loops.Function("k", scheduled.function.parameters, scheduled.function.body)])

@@ -163,12 +163,13 @@ def test_rows_are_loaded_before_their_sums_are_stored():
         assert all(s.buffer is parts for s in statements if isinstance(s, Store))
 
 
-def test_series_of_a_sum_are_asked_for_ahead_where_requests_must_not_pause():
+@pytest.mark.parametrize("change", [{"has_few_line_buffers": True}, {"ahead_bytes": 8 << 10}])
+def test_series_of_a_sum_are_asked_for_ahead_where_requests_must_not_pause(change):
     """Not those of one that a cache holds."""
-    few = replace(TARGET, has_few_line_buffers=True)
+    target = replace(TARGET, **change)
     for count, hinted in ((TARGET.l3_bytes, True), (40_000, False)):
         for kernel in (kernels.reduce_axes((count,), ()), kernels.reduce_axes((count // 1000, 1000), (0,))):
-            body = schedule(kernel, few).function.body
+            body = schedule(kernel, target).function.body
             assert any(isinstance(s, Prefetch) for s in walk(body)) == hinted, kernel
             assert not any(isinstance(s, Prefetch) for s in walk(schedule(kernel, TARGET).function.body))
 

@@ -69,7 +69,7 @@ def _lane_parts(
     every = (*form.kept_extents, *counts)
     rank = len(form.kept)
 
-    def parts(places: Sequence[tuple[Dim, ...]]) -> tuple[Statement, ...]:
+    def parts(places: Sequence[tuple[Dim, ...]], hints: bool = False) -> tuple[Statement, ...]:
         """Chunks of the same length at once; each place is that of its results."""
         ranges = [lanes.chunk_range(form.reduced_extents, cut, place[rank:]) for place in places]
         series = [
@@ -90,11 +90,11 @@ def _lane_parts(
         gathered = lanes.chunk_body(extents, zeros, width, every, point, [a.total for a in every])
         return (
             *(s for accumulator in every for s in lanes.declare(accumulator)),
-            *(_asked_for(gathered, target) if len(places) > 1 else gathered),
+            *(_asked_for(gathered, form, target) if hints else gathered),
             *build.loop("l", width, save, "vector", width),
         )
 
-    many = _series(target)
+    many = _series(form, target)
     apart = max(1, FAR_CHUNK // (many * cut.steps * max(a.dtype.itemsize for a in form.accumulations)))
     far = len(every) == 1 and _is_far(form, target)
     groups = form.reduced_extents[0] // cut.steps // (many * apart) * apart if far else 0
@@ -104,7 +104,7 @@ def _lane_parts(
     def group(ranges: partition.Ranges) -> tuple[Statement, ...]:
         (number,) = _starts(ranges)
         first = number // apart * (many * apart) + number % apart
-        return parts([(first + n * apart,) for n in range(many)])
+        return parts([(first + n * apart,) for n in range(many)], hints=True)
 
     done = many * groups
     together = partition.blocks((groups,), partition.Cut(0, 1), group)
@@ -141,13 +141,20 @@ def _points_of(series: Sequence[_Series], target: Target) -> lanes.RowPoint:
     return lambda index, slot: [s for each in series for s in each.point(index, slot, target)]
 
 
-def _asked_for(statements: Sequence[Statement], target: Target) -> tuple[Statement, ...]:
-    """Each series a little ahead, where a core waits for memory with few lines at a time."""
-    return fetched_ahead(statements, further(AHEAD)) if target.has_few_line_buffers else tuple(statements)
+def _asked_for(statements: Sequence[Statement], form: ReductionForm, target: Target) -> tuple[Statement, ...]:
+    """Each series a little ahead, where a core waits for memory with few lines at a time, or all of them together as far as
+    one core needs to."""
+    ahead = AHEAD if target.has_few_line_buffers else target.ahead_bytes // _series(form, target)
+    return fetched_ahead(statements, further(ahead)) if ahead else tuple(statements)
 
 
-def _series(target: Target) -> int:
-    return MANY_SERIES if target.has_few_line_buffers else SERIES
+def _series(form: ReductionForm, target: Target) -> int:
+    """Chunks or rows at once. Several instructions for each vector, as maxima take for NaN, leave a core that is far ahead of
+    itself no room for a second one."""
+    if target.has_few_line_buffers:
+        return MANY_SERIES
+    costly = any(a.combiner in ("max", "min") for a in form.accumulations)
+    return 1 if target.ahead_bytes and costly else SERIES
 
 
 def _space(places: Sequence[object], form: ReductionForm, target: Target) -> Space:
@@ -177,7 +184,7 @@ def _paired_rows(
         return None
     row = symbolic.product(form.reduced_extents) * sum(a.dtype.itemsize for a in form.accumulations)
     cut = partition.cut(form.kept_extents, row, chunk=FAR_CHUNK) if isinstance(row, int) else None
-    many = _series(target)
+    many = _series(form, target)
     if cut is not None and target.has_few_line_buffers and symbolic.less(LONG_ROWS * many, form.kept_extents[-1]) is True:
         cut = replace(cut, block=max(many, cut.block))
     if cut is None or cut.axis != len(form.kept) - 1 or cut.block < many:
@@ -188,7 +195,7 @@ def _paired_rows(
         series = [_Series(form, place, zeros, width, _space(places, form, target)) for place in places]
         every = [accumulator for each in series for accumulator in each.accumulators]
         result = [s for a in every for s in lanes.declare(a)]
-        result += _asked_for(lanes.reduce_axes(form.reduced_extents, width, every, _points_of(series, target)), target)
+        result += _asked_for(lanes.reduce_axes(form.reduced_extents, width, every, _points_of(series, target)), form, target)
         for each in series:
             totals = zip(form.accumulations, each.accumulators, strict=True)
             result += form.finish({a.mark: lanes.across(b, width) for a, b in totals}, each.fixed)
@@ -209,7 +216,7 @@ def _paired_rows(
 
     body = partition.blocks(form.kept_extents, cut, chunk)
     decisions = {"width": width, "axis": cut.axis, "block": cut.block, "together": many}
-    number = {2: "two", 8: "eight"}[many]
+    number = {1: "one", 2: "two", 8: "eight"}[many]
     reason = f"rows that no cache holds, {number} at a time along vectors"
     return scheduled_reduction(kernel, form, body, (), decisions, reason)
 

@@ -71,7 +71,9 @@ MOST_VECTORS = 8  # of a register tile: a single row
 WRITTEN_OUT = 32  # products of a sum that is written out
 FEW_PASSES = 2  # tiles of rows, as tall as can be, by which a large operand is read
 FREE_ROW = 32  # elements of a row of an image whose size is free, where weights are large: deep in a network
-SHORT_SUM = 24  # products of a sum for which beginning and ending it counts
+SHORT_SUM = 32  # products of a sum for which beginning and ending it counts
+SHORT_TILE = 16  # sums of a tile then: while these end, a processor computes the next ones if it sees them early enough
+WHOLE_ROW = 6  # most vectors of a row that such a tile takes whole
 STARTING_COST = 0.5  # of a register tile, in rows
 NEARLY = 1.02  # of the least time: as good
 GATHERED_COLUMNS = 128  # columns that pay for packing rows of two axes as one
@@ -230,9 +232,10 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     row_axis = found.row_axes[-1] if found.row_axes else -1
     row_extent = form.kept_extents[row_axis] if row_axis >= 0 else 1
     depth = symbolic.product(form.reduced_extents)
-    rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target, depth)
+    block = _block_vectors(found, width)
+    rows, vectors = register_tile(row_extent, form.kept_extents[-1], width, target, depth, block)
     rows, vectors = _few_passes(found, row_extent, depth, target) or (rows, vectors)
-    vectors = _whole_blocks(found, vectors, width)
+    vectors = next(n for n in range(vectors, 0, -1) if _goes_into(n, block))
     rows, vectors = options.decisions.get("rows", rows), options.decisions.get("vectors", vectors)
     columns = vectors * width
     streamed = options.decisions.get("streamed", _streamed(found, columns, target))
@@ -279,11 +282,12 @@ def decide(found: Contraction, target: Target, options: ScheduleOptions) -> Cont
     )
 
 
-def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Dim = CHAIN) -> tuple[int, int]:
+def register_tile(
+    rows: Dim, columns: Dim, width: int, target: Target, depth: Dim = CHAIN, block: int | None = None
+) -> tuple[int, int]:
     """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast are in
-    registers. Two vectors are best when there are many rows, and three when these are all columns, or divide them and the
-    sums are short, so that beginning and ending a tile takes a part of its time; fewer rows leave registers for more
-    vectors. There are no more rows than the first cache has ways: rows a multiple of 4096 bytes apart have their lines in
+    registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave registers
+    for more vectors. Where sums are short, tiles are small and as wide as whole rows, or three vectors. There are no more rows than the first cache has ways: rows a multiple of 4096 bytes apart have their lines in
     the same place of it, and taller tiles are not faster in any case. Where two multiply-adds of wide vectors begin in a
     cycle, loads that are nearly as many hold them up, so tiles are wide and low: 24 multiply-adds take 10 loads as 6 rows
     of 4 vectors, and 14 as 12 rows of 2."""
@@ -291,8 +295,10 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Di
     least = -(-columns // width) if isinstance(columns, int) else MOST_VECTORS
     vectors = min(target.tile_vectors, max(1, least)) if wide else 3 if least == 3 and columns == 3 * width else 2
     height = tallest = _tallest(vectors, target)
-    if vectors == 2 and isinstance(columns, int) and columns % (3 * width) == 0 and _tallest(3, target) == tallest:
-        vectors = 3 if symbolic.less_equal(depth, SHORT_SUM) is True else vectors
+    if not wide and isinstance(columns, int) and symbolic.less_equal(depth, SHORT_SUM) is True:
+        wider = _short_vectors(columns, width, target)
+        vectors = next((n for n in wider if _goes_into(n, block)), vectors)
+        height = tallest = min(_tallest(vectors, target), SHORT_TILE // vectors)
     if least <= 1:
         vectors = 1
         height = min(target.l1_ways, registers - 2)
@@ -303,6 +309,13 @@ def register_tile(rows: Dim, columns: Dim, width: int, target: Target, depth: Di
         elif height < tallest and vectors > 1 and not (wide and height >= target.tile_vectors):
             vectors = max(2, min(MOST_VECTORS, (registers - 1) // (height + 1)))
     return height, max(1, min(vectors, least))
+
+
+def _short_vectors(columns: int, width: int, target: Target) -> list[int]:
+    """Vectors of the small tile of a short sum, the best first: all of a row, if these are few, because results then are
+    stored in order."""
+    fitting = [n for n in (columns // width, 3) if 3 <= n <= WHOLE_ROW and target.tile_rows(n) >= SHORT_TILE // n]
+    return [n for n in fitting if columns % (n * width) == 0]
 
 
 def _few_passes(found: Contraction, rows: Dim, depth: Dim, target: Target) -> tuple[int, int] | None:
@@ -353,16 +366,19 @@ def tiles_time(rows: int, height: int, vectors: int, target: Target) -> float:
     return full * time(height) + (time(rest) if rest else 0)
 
 
-def _whole_blocks(found: Contraction, vectors: int, width: int) -> int:
-    """At most so many vectors, and such that a tile is a whole number of the blocks of columns that the right operand
-    is stored in, or a part of one."""
+def _block_vectors(found: Contraction, width: int) -> int | None:
+    """Vectors of the blocks of columns that the right operand is stored in; None where it is not."""
     lane = found.form.kept[-1]
     right, apart = _stored(found)
     if right is None or scalars.stride(right, lane) is not None:
-        return vectors
+        return None
     stored = [n for n in range(1, MOST_VECTORS + 1) if scalars.group_stride(right, lane, n * width) == apart]
-    block = max(stored, default=1)
-    return next(n for n in range(vectors, 0, -1) if block % n == 0 or n % block == 0)
+    return max(stored, default=1)
+
+
+def _goes_into(vectors: int, block: int | None) -> bool:
+    """Whether a tile is a whole number of the blocks that the right operand is stored in, or a part of one."""
+    return block is None or block % vectors == 0 or vectors % block == 0
 
 
 def _stored(found: Contraction) -> tuple[Load | None, int]:

@@ -80,7 +80,7 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
     reads = _reads(passes)
     far = reads > target.l3_bytes
     streams = streaming(passes, target, options)
-    stagger = streams and target.has_few_line_buffers and bool(staggered.stages(passes, width, target))
+    stagger = streams and target.vector_bytes >= LINE_BYTES and bool(staggered.stages(passes, width, target))
     axis, chunk = -1, 0
     if options.parallel and extents:
         known = all(isinstance(symbolic.product(item.extents), int) for item in items)
