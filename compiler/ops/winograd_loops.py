@@ -282,9 +282,10 @@ class ConvolutionNest:
             if not self.sizes.shared:
                 full, low = self._strips(tiles)
                 strips = self.sizes.tiles // self.sizes.rows
+                # low tiles may be the only ones, of an image of a few pixels: each asks for all of the next block
                 return [
                     *strip(0, self.sizes.rows, 0, full, strips),
-                    *strip(full * self.sizes.rows, LOW, full, low, strips),
+                    *strip(full * self.sizes.rows, LOW, 0, low, 1),
                 ]
             strips = -(-self.sizes.tiles // self.sizes.rows)
             rows, taller = divmod(self.sizes.tiles, strips)

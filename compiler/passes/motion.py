@@ -1,9 +1,9 @@
 """Move transposes, broadcasts and reshapes to where they cost nothing.
 
-Towards the outputs, through elementwise ops, slices, concatenations and gathers: two transposes meet and cancel, and arithmetic
-on a stretched tensor is done before it is stretched. Into contractions and reductions, which take any order of axes: a
-transpose of an operand or of the result becomes a choice of letters or axes. Out of contractions: slices that are
-chosen several times are chosen of the product, the same dot products.
+Towards the outputs, through elementwise ops, slices, concatenations, gathers and repetitions: two transposes meet and
+cancel, and arithmetic on a stretched tensor is done before it is stretched. Into contractions and reductions, which take
+any order of axes: a transpose of an operand or of the result becomes a choice of letters or axes. Out of contractions:
+slices that are chosen several times are chosen of the product, the same dot products.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ingot.compiler.ops.elementwise import Cast, Elementwise, Where
 from ingot.compiler.ops.indexing import Gather
 from ingot.compiler.ops.movement import Concat, Slice
 from ingot.compiler.ops.reduction import Reduction
-from ingot.compiler.ops.structure import Broadcast, Constant, Transpose, inverse
+from ingot.compiler.ops.structure import Broadcast, Constant, Reshape, Restate, Transpose, inverse
 from ingot.compiler.passes.decompose import in_regions
 from ingot.compiler.passes.rewriting import Pass, rewrite, rule
 from ingot.compiler.passes.simplify import RULES as SIMPLIFY
@@ -139,6 +139,60 @@ def gather_of_transpose(builder: Builder, value: Value) -> Value | None:
     return builder.emit(x.op, builder.emit(Gather(x.op.perm[value.op.axis]), x.args[0], places))
 
 
+@rule(Restate)
+def restate_of_transpose(builder: Builder, value: Value) -> Value | None:
+    """restate(transpose(x, p)) -> transpose(restate(x), p)"""
+    x = value.args[0]
+    if not isinstance(x.op, Transpose):
+        return None
+    shape = tuple(value.shape[p] for p in inverse(x.op.perm))
+    return builder.emit(x.op, builder.emit(Restate(shape), x.args[0]))
+
+
+@rule(Reshape)
+def repeat_of_transpose(builder: Builder, value: Value) -> Value | None:
+    """each element of transpose(x, p) several times along some axes -> transpose(each of x several times, p), as in an
+    image that is made larger: reshape(broadcast(reshape(...))), with an axis of its own behind each that is made longer"""
+    stretched = value.args[0]
+    narrow = stretched.args[0] if isinstance(stretched.op, Broadcast) else value
+    source = narrow.args[0] if isinstance(narrow.op, Reshape) else value
+    if not isinstance(source.op, Transpose) or isinstance(source.args[0].op, Input):
+        return None
+    times = _times(source.shape, narrow.shape, stretched.shape, value.shape)
+    if times is None:
+        return None
+    perm, x = source.op.perm, source.args[0]
+    inner = {perm[axis]: count for axis, count in times.items()}
+
+    def shape(count: Callable[[int], Sequence[Dim]]) -> tuple[Dim, ...]:
+        return tuple(d for axis, extent in enumerate(x.shape) for d in (extent, *count(axis)))
+
+    wide = Node(builder, x).reshape(shape(lambda axis: (1,) * (axis in inner)))
+    wide = wide.broadcast_to(shape(lambda axis: (inner[axis],) if axis in inner else ()))
+    longer = wide.reshape(tuple(extent * inner.get(axis, 1) for axis, extent in enumerate(x.shape)))
+    return builder.emit(source.op, longer.value)
+
+
+def _times(
+    before: Sequence[Dim], narrow: Sequence[Dim], stretched: Sequence[Dim], after: Sequence[Dim]
+) -> dict[int, Dim] | None:
+    """How often elements are repeated along which axes, if that is what becomes of shape after shape."""
+    if len(before) != len(after) or len(narrow) != len(stretched):
+        return None
+    found: dict[int, Dim] = {}
+    place = 0
+    for axis, (old, new) in enumerate(zip(before, after, strict=True)):
+        if narrow[place : place + 1] != (old,) or stretched[place] != old:
+            return None
+        place += 1
+        if old != new:
+            if narrow[place : place + 1] != (1,) or stretched[place] * old != new:
+                return None
+            found[axis] = stretched[place]
+            place += 1
+    return found if found and place == len(narrow) else None
+
+
 @rule(Concat)
 def concat_of_transposes(builder: Builder, value: Value) -> Value | None:
     """concat(transpose(x, p), transpose(y, p)) -> transpose(concat(x, y), p), also where a small part is in another order"""
@@ -230,5 +284,6 @@ reduce_of_transpose.ops = tuple(k for k in Op.registry.values() if issubclass(k,
 
 RULES: tuple[Callable[[Builder, Value], Value | None], ...] = (
     transpose_after_elementwise, broadcast_after_elementwise, transpose_of_broadcast, slice_of_transpose,
-    gather_of_transpose, concat_of_transposes, transposed_operand, gathered_operand, transposed_result, reduce_of_transpose,
+    gather_of_transpose, restate_of_transpose, repeat_of_transpose, concat_of_transposes, transposed_operand,
+    gathered_operand, transposed_result, reduce_of_transpose,
 )  # fmt: skip

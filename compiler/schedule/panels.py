@@ -446,7 +446,8 @@ class PanelNest:
                 lanes = panel.lane, panel.width, self._width(panel.width)
                 each = Tile(fixed, self.row, row, piece.size, self.lane, *lanes, piece.limit(i))
                 left = self._left(each, block, (*outer, place), chunk)
-                ahead = self._fetch_panel(panel, (*outer, before + i), chunk)
+                # where the number of rows is free, the low tiles may be the only ones
+                ahead = self._fetch_panel(panel, (*outer, before + i) if piece.steps is None else None, chunk)
                 right = self._right(each, packed, panel.number, chunk)
                 often = piece.size == self.tiles.rows and symbolic.less(piece.count, OFTEN) is not True
                 often = often and pack is None and not panel.is_left_over
@@ -489,15 +490,16 @@ class PanelNest:
 
         return direct if panels is None else packed
 
-    def _fetch_panel(self, panel: Panel, place: tuple[Dim, ...], chunk: Chunk) -> Ahead | None:
+    def _fetch_panel(self, panel: Panel, place: tuple[Dim, ...] | None, chunk: Chunk) -> Ahead | None:
         """Hints at the next panel, divided among the tiles of rows that read this one: each asks for the same lines of a
-        series of points, one point in a group of steps. `place` says which tile it is, along the outer row axes and rows."""
+        series of points, one point in a group of steps. `place` says which tile it is, along the outer row axes and rows;
+        None: a tile that asks for all of them."""
         if panel.ahead is None:
             return None
         start, unroll, points_of_chunk = panel.ahead, self.tiles.unroll, self._room()[-1]
-        counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)]
+        counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)] if place else []
         number: Dim = 0
-        for step, count in zip(place, counts, strict=True):
+        for step, count in zip(place or (), counts, strict=True):
             number = number * count + step
         per_line = LINE_BYTES // self.found.right.dtype.itemsize
         lines = -(-self.columns // per_line)

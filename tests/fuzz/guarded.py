@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import math
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import patch
@@ -50,7 +51,7 @@ class Guards:
             raise MemoryError(f"no room for {room} bytes: {error}") from None
         for forbidden in (0, PAGE + room):
             if _protect(address_of(whole) + forbidden, PAGE, NO_ACCESS):
-                raise OSError(ctypes.get_errno(), "mprotect")
+                raise MemoryError(f"no more guards: {os.strerror(ctypes.get_errno())}")  # a process has 65530 mappings
         between = whole[PAGE : PAGE + room]
         start = (room - size) // alignment * alignment if self.behind else 0
         between[:start] = PATTERN

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import ingot
+from ingot.compiler.ops.structure import Restate
 from ingot.compiler.passes.motion import RULES, Motion
 from ingot.frontends.dsl.functions import trace
 from tests.passes.support import same_meaning
@@ -146,3 +147,46 @@ def test_reductions_take_any_axis_order():
 
 def test_every_rule_states_its_algebra():
     assert all(rule.__doc__ and "->" in rule.__doc__ for rule in RULES)
+
+
+def enlarged(x, rows, columns):
+    """An image with channels first whose rows and columns are repeated."""
+    n, c, h, w = x.shape
+    wide = x.reshape(n, c, h, 1, w, 1).broadcast_to((n, c, h, rows, w, columns))
+    return wide.reshape(n, c, h * rows, w * columns)
+
+
+@pytest.mark.parametrize("type_", [ingot.f64[2, 4, 3, 5], ingot.f64["n", "h", "w", 5], ingot.f64[2, 1, 3, 1]])
+@pytest.mark.parametrize("times", [(2, 2), (3, 2)])
+def test_transposes_pass_repetitions(type_, times):
+    """A resized image between two layers with channels last."""
+    names, result = moved(
+        lambda x: enlarged((x * 2.0).transpose(0, 3, 1, 2).tanh(), *times).transpose(0, 2, 3, 1), type_
+    )
+    assert "transpose" not in names
+    n, h, w, c = type_.shape
+    assert result.outputs[0].shape == (n, h * times[0], w * times[1], c)
+
+
+def test_transposes_do_not_pass_what_is_no_repetition():
+    """The new axis is before the one it is merged with: the whole image several times, not each row."""
+
+    def tiled(x):
+        n, c, h, w = x.shape
+        return x.reshape(n, c, 1, h, w).broadcast_to((n, c, 2, h, w)).reshape(n, c, 2 * h, w)
+
+    names, _ = moved(lambda x: tiled((x * 2.0).transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1), IMAGES)
+    assert "transpose" in names
+
+
+def test_transposes_pass_extents_that_are_written_in_another_way():
+    h = ingot.dim("h")
+
+    def function(x):
+        turned = (x * 2.0).transpose(0, 3, 1, 2)
+        return turned.apply(Restate((1, 5, 2 * ((h + 1) // 2), 4))).transpose(0, 2, 3, 1)
+
+    graph = trace(function, (ingot.f64[1, h, 4, 5],)).graph
+    result = Motion()(graph)
+    assert [v.op.name for v in result.body if v.op.name in ("transpose", "restate")] == ["restate"]
+    assert result.outputs[0].shape == (1, 2 * ((h + 1) // 2), 4, 5)

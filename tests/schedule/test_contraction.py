@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -469,7 +470,21 @@ def test_every_line_of_the_next_panel_is_fetched(rows, decisions, stored):
     assert found[wanted.reshape(-1)[::16]].all()
 
 
-def lines_fetched(scheduled, buffer, kernel):
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_low_tiles_of_a_free_number_of_rows_fetch_the_next_panel_by_themselves(rows):
+    """They may be the only ones: an image of a few pixels, deep in a network."""
+    depth, columns = 48, 96
+    count = Symbol("rows")
+    kernel = kernels.matmul(count, columns, depth)
+    tile = {"rows": 6, "vectors": 2, "row_block": 60, "column_block": columns, "pack_right": False, "fetch_panels": True}
+    scheduled = schedule(kernel, TARGET, ScheduleOptions("contraction", tile))
+    found = lines_fetched(scheduled, kernel.inputs[1], kernel, {count: rows})
+    wanted = np.ones((depth, columns), bool)
+    wanted[:, : 2 * scheduled.decisions["width"]] = False  # nobody comes before the first panel
+    assert found[wanted.reshape(-1)[::16]].all()
+
+
+def lines_fetched(scheduled, buffer, kernel, sizes=MappingProxyType({})):
     """Which lines of 16 elements of a buffer hints name: hints as stores of a mark, the rest of the code as it is."""
     marks = Buffer("marks", f32, (2 * math.prod(buffer.shape),))
 
@@ -493,8 +508,8 @@ def lines_fetched(scheduled, buffer, kernel):
     function = scheduled.function
     function = replace(function, parameters=(*function.parameters, marks), body=marked(function.body))
     array = np.zeros(marks.shape, np.float32)
-    outputs, scratch = (unset(buffers, {}) for buffers in (kernel.outputs, scheduled.scratch))
-    run_function(function, [*inputs_of(kernel, {}), *outputs, *scratch, array], {})
+    outputs, scratch = (unset(buffers, sizes) for buffers in (kernel.outputs, scheduled.scratch))
+    run_function(function, [*inputs_of(kernel, sizes), *outputs, *scratch, array], sizes)
     return array[: array.size // 2].reshape(-1, 16).any(axis=1)
 
 

@@ -20,8 +20,10 @@ from ingot.frontends.onnx.call import Call
 from ingot.frontends.onnx.convert.matrix import without_zero
 from ingot.frontends.onnx.problems import Kind
 from ingot.frontends.onnx.registry import onnx_op
+from ingot.frontends.onnx.source import MAXIMUM_BYTES
 
 Sides = tuple[tuple[Dim, Dim], ...]
+MOST_TAPS = 1 << 24  # elements of a window, which are visited one by one
 AUTO_PAD = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -43,8 +45,13 @@ def window_attributes(op: Call, x: Tensor, taps: Sequence[int]) -> tuple[tuple[i
         return strides, dilations, ((0, 0),) * rank
     if mode == "NOTSET":
         pads = numbers(op, "pads", 2 * rank, 0)
-        return strides, dilations, tuple((pads[n], pads[n + rank]) for n in range(rank))
-    return strides, dilations, same_padding(x.shape[2:], taps, strides, dilations, mode == "SAME_UPPER")
+        sides: Sides = tuple((pads[n], pads[n + rank]) for n in range(rank))
+    else:
+        sides = same_padding(x.shape[2:], taps, strides, dilations, mode == "SAME_UPPER")
+    padded = [extent + low + high for extent, (low, high) in zip(x.shape[2:], sides, strict=True)]
+    known = math.prod(extent for extent in (*x.shape[:2], *padded) if isinstance(extent, int))
+    op.bounded(known * x.type.dtype.itemsize, "the bytes of its padded input", MAXIMUM_BYTES)
+    return strides, dilations, sides
 
 
 def same_padding(
@@ -160,6 +167,7 @@ def integer_operands(x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor
 def _pool(op: Call, x: Tensor) -> tuple[tuple[int, ...], dict[str, Any]]:
     taps = tuple(op.get("kernel_shape"))
     op.require(all(t > 0 for t in taps), Kind.BAD_ATTRIBUTE, f"kernel_shape is {list(taps)}")
+    op.bounded(math.prod(taps), "the number of elements of a window", MOST_TAPS)
     strides, dilations, sides = window_attributes(op, x, taps)
     ceil = bool(op.get("ceil_mode", 0)) and op.get("auto_pad", "NOTSET") == "NOTSET"
     return taps, {"strides": strides, "padding": sides, "dilation": dilations, "ceil_mode": ceil}

@@ -8,7 +8,7 @@ product with a matrix.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -171,6 +171,7 @@ def _by_sizes(op: Call, x: Tensor, axes: Sequence[int]) -> list[Line]:
 def resized(op: Call, x: Tensor, lines: Sequence[Line], settings: Settings) -> Any:
     wide = x if settings.mode == "nearest" or x.dtype.is_float else x.cast(f32)
     outside: Any = None
+    repeats: dict[int, tuple[Dim, int]] = {}  # axes of whose result each element of the source is a few
     for line in lines:
         same = line.size == line.result and line.scale in (None, 1.0) and (line.start, line.end) == (0.0, 1.0)
         if same:
@@ -179,7 +180,16 @@ def resized(op: Call, x: Tensor, lines: Sequence[Line], settings: Settings) -> A
         if settings.coordinates == "tf_crop_and_resize":
             out = _outside(op, line, places, x.rank)
             outside = out if outside is None else outside | out
-        wide = _along(op, wide, line, places, settings)
+        if settings.mode == "nearest":
+            index = _nearest(op, line, places, settings)
+            factor = _repeats(line, settings, evaluate(index))
+            if factor is not None:
+                repeats[line.axis] = line.result, factor
+            else:
+                wide = wide.apply(Gather(line.axis), _constant(op, index))
+        else:
+            wide = _along(op, wide, line, places, settings)
+    wide = _repeated(wide, repeats) if repeats else wide
     if outside is not None:
         wide = outside.broadcast_to(wide.shape).where(settings.extrapolation, wide)
     return wide if wide.dtype == x.dtype else _saturated(wide, x)
@@ -222,8 +232,6 @@ def _outside(op: Call, line: Line, places: Any, rank: int) -> Any:
 
 
 def _along(op: Call, x: Any, line: Line, places: Any, settings: Settings) -> Any:
-    if settings.mode == "nearest":
-        return _nearest(op, x, line, places, settings)
     # the neighbour on the left is strictly below, so that the ratio is in (0, 1]
     left = places.ceil() - 1.0
     ratio = places - left
@@ -263,7 +271,8 @@ def _excluded(op: Call, taps: list[tuple[Any, Any]], line: Line) -> list[tuple[A
     return [(place, weight / safe) for place, weight in kept]
 
 
-def _nearest(op: Call, x: Any, line: Line, places: Any, settings: Settings) -> Any:
+def _nearest(op: Call, line: Line, places: Any, settings: Settings) -> Any:
+    """The element of the source that each place of the result is: i64[result]."""
     match settings.rounding:
         case "round_prefer_floor":
             index = (places - 0.5).ceil()
@@ -273,13 +282,19 @@ def _nearest(op: Call, x: Any, line: Line, places: Any, settings: Settings) -> A
             index = places.floor()
         case _:
             index = places.ceil()
-    index = index.binary("maximum", 0.0).binary("minimum", op.dimension(line.size, f64) - 1.0).cast(i64)
-    factor = _repeats(line, settings, evaluate(index))
-    if factor is None:
-        return x.apply(Gather(line.axis), _constant(op, index))
-    before, after = x.shape[: line.axis], x.shape[line.axis + 1 :]
-    spread = x.reshape(*before, line.size, 1, *after).broadcast_to((*before, line.size, factor, *after))
-    return spread.reshape(*before, line.result, *after)
+    return index.binary("maximum", 0.0).binary("minimum", op.dimension(line.size, f64) - 1.0).cast(i64)
+
+
+def _repeated(x: Any, repeats: Mapping[int, tuple[Dim, int]]) -> Any:
+    """Each element several times along some axes, of which the length and the number of times are told."""
+    narrow: list[Dim] = []
+    wide: list[Dim] = []
+    for axis, extent in enumerate(x.shape):
+        times = [repeats[axis][1]] if axis in repeats else []
+        narrow += [extent, *(1 for _ in times)]
+        wide += [extent, *times]
+    spread = x.reshape(*narrow).broadcast_to(tuple(wide))
+    return spread.reshape(*(repeats[axis][0] if axis in repeats else extent for axis, extent in enumerate(x.shape)))
 
 
 def _repeats(line: Line, settings: Settings, index: np.ndarray | None) -> int | None:

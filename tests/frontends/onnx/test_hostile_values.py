@@ -420,3 +420,24 @@ def test_a_repeated_number_larger_than_memory_is_refused(worker: Worker):
     nodes = [node("If", "c", "z", then_branch=branch, else_branch=branch)]
     model = model_of(nodes, [info("s", sizes), info("c", np.array(True))], ["z"])
     refused(attempt(worker, model, s=sizes, c=np.array(True)), "no room", "bytes")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"kernel_shape": [(1 << 63) - 1, 2], "auto_pad": "SAME_UPPER"}, "elements of a window"),
+        ({"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER", "dilations": [1 << 60, 1]}, "padded input"),
+        ({"kernel_shape": [2, 2], "pads": [1 << 61, 0, 1 << 61, 0], "strides": [1 << 62, 1]}, "padded input"),
+    ],
+    ids=["window", "dilation", "padding"],
+)
+@pytest.mark.parametrize("op", ["LpPool", "MaxPool", "AveragePool"])
+def test_windows_that_no_memory_holds(op: str, attributes: dict[str, Any], expected: str):
+    """The result is as small as the image: only what is padded for it, or gone through, is not."""
+    x = np.ones((1, 3, 8, 8), np.float32)
+    opset = 19 if op != "LpPool" else 18
+    model = model_of([node(op, "x", "y", **attributes)], [info("x", x)], ["y"], opset=opset)
+    (problem,) = check_onnx(model)
+    assert expected in problem.message
+    with pytest.raises(OnnxError, match=expected):
+        ingot.compile(ingot.load_onnx(model))
