@@ -559,3 +559,19 @@ def test_updates_follow_when_the_sums_of_a_block_are_made(points, tiles):
 def test_short_ends_and_those_of_one_matrix_stay_in_the_tile():
     cases = (kernels.matmul_residual(26, 45, 20), kernels.matmul_sigmoid(26, 45, 20), kernels.matmul_update(n, 45, 20))
     assert not any(schedule(kernel, TARGET).decisions["ends_apart"] for kernel in cases)
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(196, 256, 1024), (196, 1024, 256), (49, 512, 2048), (784, 128, 512)])
+@pytest.mark.parametrize("cores", [2, 4])
+def test_threads_get_blocks_of_as_much_work(rows, columns, depth, cores):
+    """Each has a range of blocks, the last of which are smaller: 196 rows in blocks of 60 would be 120 and 76 for two threads."""
+    target = replace(Target.named("x86-64-v4"), l1_ways=12, l2_bytes=1 << 20, cores=cores)
+    decisions = schedule(kernels.matmul(rows, columns, depth), target).decisions
+    height, breadth = decisions["row_block"], decisions["column_block"]
+    work = [
+        min(height, rows - i) * min(breadth, columns - j)
+        for i in range(0, rows, height)
+        for j in range(0, columns, breadth)
+    ]
+    shares = np.array_split(work, cores)  # the longer ones first, as the pool does
+    assert max(share.sum() for share in shares) * cores <= 1.13 * sum(work)

@@ -60,6 +60,7 @@ LEFT_STEPS = 8  # steps of the reduced axis that packed rows keep together when 
 LARGE_LEFT = 1 << 19  # elements of the left operand from which its order in memory matters
 MANY_COLUMNS = 256  # columns that pay for packing plain rows
 WIDEST_BLOCK = 4096  # columns of a block
+FEW_BLOCKS = 64  # of which the last ones, which may be smaller, take a part of the time
 LEAST_BLOCKS = 4  # blocks to divide among threads; twice the cores if these are more
 LEAST_BLOCK = 1 << 20  # products of a block below which it is not cut further; a single row takes longer:
 STREAMED_ROWS = 6  # most rows for which the right operand is read as it is stored
@@ -630,15 +631,31 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target, packed:
     packing = WIDE_PACKING_COST if packed and target.multiply_adds > 1 else PACKING_COST
 
     def time(size: tuple[int, int]) -> float:
-        blocks = batches * _count(all_rows, size[0]) * _count(all_columns, size[1])
-        return _waiting(blocks, target.cores) * (1 + packing / size[0] + FETCHING_COST / size[1])
+        parts = _parts(all_rows, size[0], rows), _parts(all_columns, size[1], columns)
+        return _waiting(batches, parts, target.cores) * (1 + packing / size[0] + FETCHING_COST / size[1])
 
     return min(sizes, key=time)
 
 
-def _waiting(blocks: int, threads: int) -> float:
-    """The time that equal blocks take on some threads, in the time they would take if they could be divided."""
-    return -(-blocks // threads) * threads / blocks
+def _parts(extent: Dim, size: int, unit: int) -> list[int]:
+    """The sizes of the blocks of an extent, of which the last may be smaller."""
+    if not isinstance(extent, int):
+        return [size]
+    even = partition.balanced(extent, size, unit)
+    return [min(even, extent - start) for start in range(0, extent, even)]
+
+
+def _waiting(batches: int, parts: tuple[Sequence[int], Sequence[int]], threads: int) -> float:
+    """The time that blocks take on some threads, each of which has one range of them, in the time they would take if they
+    could be divided. Of many blocks all count as equal."""
+    rows, columns = parts
+    count = batches * len(rows) * len(columns)
+    share, rest = divmod(count, threads)
+    if count > FEW_BLOCKS:
+        return (share + (rest > 0)) * threads / count
+    sizes = [height * breadth for height in rows for breadth in columns] * batches
+    ends = list(itertools.accumulate((share + (n < rest) for n in range(threads)), initial=0))
+    return max(sum(sizes[start:end]) for start, end in itertools.pairwise(ends)) * threads / sum(sizes)
 
 
 def _weighs_much(found: Contraction, target: Target) -> bool:
