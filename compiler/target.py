@@ -41,6 +41,7 @@ class Target:
     has_mask: bool  # loads and stores of 32- and 64-bit lanes take a mask
     has_narrow_mask: bool  # so do those of 8- and 16-bit lanes
     has_gather: bool  # a gather is worth more than scalar loads
+    has_halves: bool = False  # half a wide vector takes half the time
     has_few_line_buffers: bool = False  # in which loads from memory wait, and stores past the caches as well
     ahead_bytes: int = 0  # between what a loop reads from memory and the lines it asks for; 0: the processor foresees enough
     has_quads: bool = False  # four products of 8-bit integers, unsigned by signed, are added to 32 bits at once
@@ -127,6 +128,8 @@ _SERVERS = frozenset(
 )
 _SERVER_FEATURE = "amx-tile"  # no other core has it, whatever the name: virtual machines may show the model of another processor
 
+_WHOLE = frozenset({"znver5"})  # computes as many vectors of 512 bits as of 256; others compute one as two, or with both units
+
 # Of Zen 5, whose core gets 64 GB/s: that many bytes are on their way at any time. By itself it fetches as much only for loops of
 # which it looks at hundreds of instructions in advance and which do little else than read.
 _AHEAD_BYTES = {"znver5": 8 << 10}
@@ -171,6 +174,7 @@ def _target(
         has_mask="avx2" in present,
         has_narrow_mask=wide,
         has_gather=wide,
+        has_halves=wide and not is_server and cpu not in _WHOLE,
         has_few_line_buffers=is_server,
         ahead_bytes=_AHEAD_BYTES.get(cpu, 0),
         has_quads="avx512vnni" in present if wide else "avxvnni" in present,

@@ -339,13 +339,16 @@ class PanelNest:
         return number + TURN * (count - 1 - 2 * number) if self.tiles.returning else number
 
     def _width(self, lanes: Dim) -> int:
-        """Lanes of a vector for a panel: half of one, where that holds all of it and half takes half the time."""
+        """Lanes of a vector for a panel: half of one, where that holds all of it."""
         width = self.tiles.width
         half = self.target.vector_bytes >= WIDE_VECTOR and isinstance(lanes, int) and 2 * lanes <= width
         return width // 2 if half else width
 
     def _halved(self, pieces: Sequence[tile.Piece]) -> list[tile.Piece]:
-        """Panels that end in half a vector or less as two, so that this half is computed by itself."""
+        """Panels that end in half a vector or less as two, so that this half is computed by itself, where that takes half the
+        time."""
+        if not self.target.has_halves:
+            return list(pieces)
         result: list[tile.Piece] = []
         for piece in pieces:
             last = piece.size % self.tiles.width if isinstance(piece.size, int) else 0

@@ -348,12 +348,22 @@ def test_half_of_a_wide_vector_is_computed_by_itself(columns, halves, layout):
     """Vectors of 64 bytes may take twice as long as those of 32; the bits are those of any other width."""
     kernel = kernels.matmul(9, columns, 37, layout=layout)
     inputs = inputs_of(kernel, {})
-    scheduled = schedule(kernel, Target.named("x86-64-v4"), SHORT_CHAINS)
-    sums = [s.buffer.shape[-1] for s in walk(scheduled.function.body) if isinstance(s, Alloc) and s.buffer.space == "register"]
-    assert (8 in sums) == halves
-    found = run(scheduled, kernel, inputs, {})[0]
     expected = run(schedule(kernel, TARGET, SHORT_CHAINS), kernel, inputs, {})[0]
-    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+    twice = Target.named("x86-64-v4")
+    for target in (twice, replace(twice, has_halves=False)):
+        scheduled = schedule(kernel, target, SHORT_CHAINS)
+        body = scheduled.function.body
+        sums = [s.buffer.shape[-1] for s in walk(body) if isinstance(s, Alloc) and s.buffer.space == "register"]
+        assert (8 in sums) == (halves and (target is twice or columns < 8))
+        found = run(scheduled, kernel, inputs, {})[0]
+        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+def test_half_vectors_are_known_by_the_name_of_the_processor():
+    wide = frozenset({"avx2", "avx512f", "avx512bw", "avx512dq", "avx512vl"})
+    halves = {cpu: _target("x86_64", cpu, "", wide).has_halves for cpu in ("znver4", "znver5", "rocketlake", "icelake-server")}
+    assert halves == {"znver4": True, "znver5": False, "rocketlake": True, "icelake-server": False}
+    assert not _target("x86_64", "znver4", "", frozenset({"avx2"})).has_halves
 
 
 @pytest.mark.parametrize("cores", [2, 3, 4])
