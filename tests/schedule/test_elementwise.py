@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.interpret import run_function, run_kernel
 from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, For, Prefetch, Store, View, walk
-from ingot.compiler.ir.scalar import Buffer, Load, apply, constant
+from ingot.compiler.ir.scalar import Apply, Buffer, Load, apply, constant, predicate, select
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Definition, Kernel, axes
+from ingot.compiler.ir.traverse import nodes
 from ingot.compiler.ir.types import f32, f64
 from ingot.compiler.schedule import ScheduleOptions, schedule
 from ingot.compiler.schedule.recipes import elementwise
@@ -177,3 +179,33 @@ def scaled(rows, columns):
         Definition(z, (i, j), apply("add", Load(x, (i, j)), Load(bias, (j,)))),
     )
     return Kernel("scaled", (x, bias), (y, z), definitions)
+
+
+@pytest.mark.parametrize("relation", ["lt", "le", "ge"])
+@pytest.mark.parametrize("step", [1, -1])
+@pytest.mark.parametrize("bound", [-3, 0, 1, 4, 9, 10, 13])
+def test_a_row_is_cut_where_a_comparison_has_another_outcome(relation, step, bound):
+    place = symbolic.Variable("v", 0, 9)
+    condition = predicate(step * place, relation, step * bound)
+    value = select(condition, Load(Buffer("x", f32, (10,)), (place,)), constant(0.0, f32))
+    loop = For(place, 10, (Store(Buffer("y", f32, (10,)), (place,), value),))
+    outcome = {"lt": np.less, "le": np.less_equal, "ge": np.greater_equal}[relation](
+        step * np.arange(10), step * bound
+    )
+    assert elementwise._turning_points(loop) == set((np.flatnonzero(outcome[1:] != outcome[:-1]) + 1).tolist())
+
+
+@pytest.mark.parametrize(("before", "after", "pieces"), [(1, 1, 3), (0, 2, 2), (20, 0, 2), (0, 0, 1)])
+def test_no_lane_asks_whether_it_is_in_the_padding(before, after, pieces):
+    scheduled = check(kernels.pad((3, 50), before, after))
+    stores = [s for s in walk(scheduled.function.body) if isinstance(s, Store)]
+    asked = [n for s in stores for n in nodes(s.value) if isinstance(n, Apply) and n.function.name in ("lt", "ge")]
+    assert not asked
+    assert len(stores) >= pieces
+
+
+def test_short_rows_are_not_cut():
+    """Each piece is less than a vector: more code for nothing."""
+    scheduled = check(kernels.pad((40, 5), 1, 1))
+    stores = [s for s in walk(scheduled.function.body) if isinstance(s, Store)]
+    assert any(isinstance(n, Apply) and n.function.name == "select" for s in stores for n in nodes(s.value))

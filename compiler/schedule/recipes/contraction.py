@@ -287,11 +287,12 @@ def register_tile(
     rows: Dim, columns: Dim, width: int, target: Target, depth: Dim = CHAIN, block: int | None = None
 ) -> tuple[int, int]:
     """(rows, vectors) of the micro-kernel: accumulators, a row of the right operand and one broadcast are in
-    registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave registers
-    for more vectors. Where sums are short, tiles are small and as wide as whole rows, or three vectors. There are no more rows than the first cache has ways: rows a multiple of 4096 bytes apart have their lines in
-    the same place of it, and taller tiles are not faster in any case. Where two multiply-adds of wide vectors begin in a
-    cycle, loads that are nearly as many hold them up, so tiles are wide and low: 24 multiply-adds take 10 loads as 6 rows
-    of 4 vectors, and 14 as 12 rows of 2."""
+    registers. Two vectors are best when there are many rows, and three when these are all columns; fewer rows leave
+    registers for more vectors. Where sums are short, tiles are small and as wide as whole rows, or three vectors. There are
+    no more rows than the first cache has ways: rows a multiple of 4096 bytes apart have their lines in the same place of it,
+    and taller tiles are not faster in any case. Where two multiply-adds of wide vectors begin in a cycle, loads that are
+    nearly as many hold them up, so tiles are wide and low: 24 multiply-adds take 10 loads as 6 rows of 4 vectors, and 14 as
+    12 rows of 2."""
     registers, wide = target.vector_registers, target.multiply_adds > 1
     least = -(-columns // width) if isinstance(columns, int) else MOST_VECTORS
     vectors = min(target.tile_vectors, max(1, least)) if wide else 3 if least == 3 and columns == 3 * width else 2

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, replace
 
 from ingot.compiler.ir import loops, symbolic
 from ingot.compiler.ir.loops import FIRST_CACHE, SECOND_CACHE, Alloc, For, If, Let, Statement, Store, walk
-from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar, predicate
+from ingot.compiler.ir.scalar import Apply, Buffer, IndexValue, Load, Local, Read, Scalar, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel
+from ingot.compiler.ir.traverse import nodes
 from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.collapse import Points, Views, collapse
 from ingot.compiler.schedule.primitives import (
@@ -39,7 +40,7 @@ from ingot.compiler.schedule.primitives import (
     strip,
 )
 from ingot.compiler.schedule.result import Scheduled, ScheduleOptions
-from ingot.compiler.schedule.statements import copy, with_body
+from ingot.compiler.schedule.statements import copy, statement_scalars, with_body
 from ingot.compiler.target import Target
 
 TILE = 16  # steps of a transpose block along the axis that is contiguous in the source: a cache line
@@ -55,6 +56,7 @@ PARTS = 2  # of a chunk that are computed in turn then: two series of addresses 
 MANY_PARTS = 8  # the same where a core waits for memory with few lines at a time: its prefetching follows each of them
 UNROLL = 4  # vectors at a time
 CHEAP = 6  # cost of an element from which on their instructions take turns: the latency of one hides behind the others
+MOST_PIECES = 4  # of a row that conditions cut
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,7 @@ def _in_place(kernel: Kernel, groups: Sequence[Points]) -> tuple[tuple[Buffer, B
 
 
 def decide(points: Points, target: Target, options: ScheduleOptions) -> ElementwiseDecision:
-    types = [node.dtype for value in (*points.stores, *points.values) for node in scalars.nodes(value)]
-    widest = max((dtype.compute.itemsize for dtype in types), default=4)
-    width = max(1, target.vector_bytes // widest)
+    width = max(1, target.vector_bytes // scalars.widest(*points.stores, *points.values))
     cost = sum(scalars.cost(value) for value in points.values)
     tile_axis = _tile_axis(points)
     squares = tile_axis >= 0 and _in_squares(points, tile_axis)
@@ -430,9 +430,44 @@ def _row_of(lanes: Callable[[Dim, Dim, Dim], tuple[Statement, ...]], row: Dim, w
 
 def _innermost(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
     if not decision.streaming:
-        return strip(loop, decision.width, decision.unroll, decision.interleaved)
+        pieces = _pieces(loop, decision.width)
+        return tuple(s for each in pieces for s in strip(each, decision.width, decision.unroll, decision.interleaved))
     first, rest = peel(loop, _until_line(loop))
     return (*strip(first, decision.width), *_streamed(rest, decision))
+
+
+def _pieces(loop: For, width: int) -> list[For]:
+    """The loop cut where a condition on its variable changes, if it is known where: at the padding on both sides of a row, or
+    where one part follows another. Then no lane asks."""
+    places = sorted(_turning_points(loop)) if isinstance(loop.extent, int) and loop.extent >= 2 * width else []
+    if not 0 < len(places) < MOST_PIECES:
+        return [loop]
+    pieces: list[For] = []
+    rest, done = loop, 0
+    for place in places:
+        first, rest = peel(rest, place - done)
+        pieces.append(first)
+        done = place
+    return [*pieces, rest]
+
+
+def _turning_points(loop: For) -> set[int]:
+    """Values of the variable from which on a comparison of indices has another outcome than before."""
+    found: set[int] = set()
+    for statement in walk(loop.body):
+        for node in (n for value in statement_scalars(statement) for n in nodes(value)):
+            match node:
+                case Apply(function, (IndexValue(left), IndexValue(right))) if function.name in ("lt", "le", "ge"):
+                    step = scalars.index_coefficient(left - right, loop.variable)
+                    if step not in (1, -1):
+                        continue
+                    start = -step * symbolic.substitute(left - right, {loop.variable: 0})  # type: ignore[dict-item]
+                    later = (function.name == "le") == (step == 1)
+                    if isinstance(start, int) and 0 < start + later < loop.extent:
+                        found.add(start + later)
+                case _:
+                    pass
+    return found
 
 
 def _chunks(loop: For, decision: ElementwiseDecision) -> tuple[Statement, ...]:
