@@ -585,3 +585,9 @@ def test_threads_get_blocks_of_as_much_work(rows, columns, depth, cores):
     ]
     shares = np.array_split(work, cores)  # the longer ones first, as the pool does
     assert max(share.sum() for share in shares) * cores <= 1.13 * sum(work)
+
+
+def test_blocks_of_a_product_of_any_size_are_chosen_at_once():
+    """A model may ask for more rows than there are places for: what follows from their number is not listed."""
+    decisions = schedule(kernels.matmul(1 << 40, 2, 3), replace(TARGET, cores=2)).decisions
+    assert decisions["row_block"] < 1 << 20

@@ -632,31 +632,36 @@ def _blocks(found: Contraction, rows: int, columns: int, target: Target, packed:
     packing = WIDE_PACKING_COST if packed and target.multiply_adds > 1 else PACKING_COST
 
     def time(size: tuple[int, int]) -> float:
-        parts = _parts(all_rows, size[0], rows), _parts(all_columns, size[1], columns)
-        return _waiting(batches, parts, target.cores) * (1 + packing / size[0] + FETCHING_COST / size[1])
+        even = _even(all_rows, size[0], rows), _even(all_columns, size[1], columns)
+        waiting = _waiting(batches, (all_rows, all_columns), even, target.cores)
+        return waiting * (1 + packing / size[0] + FETCHING_COST / size[1])
 
     return min(sizes, key=time)
 
 
-def _parts(extent: Dim, size: int, unit: int) -> list[int]:
-    """The sizes of the blocks of an extent, of which the last may be smaller."""
-    if not isinstance(extent, int):
-        return [size]
-    even = partition.balanced(extent, size, unit)
-    return [min(even, extent - start) for start in range(0, extent, even)]
+def _even(extent: Dim, size: int, unit: int) -> int:
+    """The steps of a block of an extent whose blocks are about that long."""
+    return partition.balanced(extent, size, unit) if isinstance(extent, int) else size
 
 
-def _waiting(batches: int, parts: tuple[Sequence[int], Sequence[int]], threads: int) -> float:
+def _waiting(batches: int, extents: tuple[Dim, Dim], sizes: tuple[int, int], threads: int) -> float:
     """The time that blocks take on some threads, each of which has one range of them, in the time they would take if they
     could be divided. Of many blocks all count as equal."""
-    rows, columns = parts
-    count = batches * len(rows) * len(columns)
+    count = batches * math.prod(map(_count, extents, sizes))
     share, rest = divmod(count, threads)
     if count > FEW_BLOCKS:
         return (share + (rest > 0)) * threads / count
-    sizes = [height * breadth for height in rows for breadth in columns] * batches
+    rows, columns = (_parts(extent, size) for extent, size in zip(extents, sizes, strict=True))
+    work = [height * breadth for height in rows for breadth in columns] * batches
     ends = list(itertools.accumulate((share + (n < rest) for n in range(threads)), initial=0))
-    return max(sum(sizes[start:end]) for start, end in itertools.pairwise(ends)) * threads / sum(sizes)
+    return max(sum(work[start:end]) for start, end in itertools.pairwise(ends)) * threads / sum(work)
+
+
+def _parts(extent: Dim, size: int) -> list[int]:
+    """The sizes of the blocks of an extent, of which the last may be smaller."""
+    if not isinstance(extent, int):
+        return [size]
+    return [min(size, extent - start) for start in range(0, extent, size)]
 
 
 def _weighs_much(found: Contraction, target: Target) -> bool:

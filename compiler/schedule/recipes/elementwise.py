@@ -463,7 +463,7 @@ def _turning_points(loop: For) -> set[int]:
                         continue
                     start = -step * symbolic.substitute(left - right, {loop.variable: 0})  # type: ignore[dict-item]
                     later = (function.name == "le") == (step == 1)
-                    if isinstance(start, int) and 0 < start + later < loop.extent:
+                    if isinstance(start, int) and isinstance(loop.extent, int) and 0 < start + later < loop.extent:
                         found.add(start + later)
                 case _:
                     pass
