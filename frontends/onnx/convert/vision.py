@@ -70,17 +70,21 @@ def interpolated(
     total: Any = None
     for combination in itertools.product(*taps):
         weight: Any = None
+        exists: Any = None
         places = []
         for axis, (place, factor) in enumerate(combination):
             if reflect is not None:
                 place = reflect(place, axis)
             if padding == "zeros":
                 hit = inside(op, place, sizes[axis])
-                factor = hit.where(1.0 if factor is None else factor, 0.0)
+                exists = hit if exists is None else exists & hit
+                factor = None if factor is None else hit.where(factor, 0.0)  # of a place that is NaN it is NaN
             places.append(clamped(op, place, sizes[axis]))
             if factor is not None:
                 weight = factor if weight is None else weight * factor
         part = fetch(places)
+        if exists is not None:  # what is read instead may be infinite or NaN, which no weight makes 0
+            part = exists.reshape(exists.shape[0], 1, exists.shape[1]).where(part, 0)
         if weight is not None:
             part = part * weight.reshape(weight.shape[0], 1, weight.shape[1]).cast(part.dtype)
         total = part if total is None else total + part

@@ -441,3 +441,15 @@ def test_windows_that_no_memory_holds(op: str, attributes: dict[str, Any], expec
     assert expected in problem.message
     with pytest.raises(OnnxError, match=expected):
         ingot.compile(ingot.load_onnx(model))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(("mode", "axes"), [("linear", 2), ("linear", 3), ("nearest", 2), ("cubic", 2)])
+def test_what_is_outside_of_an_image_is_zero_whatever_is_in_it(mode: str, axes: int, bad: float):
+    """The element that is read instead counts nothing; one place is inside, between elements that are all bad."""
+    x = np.full((1, 1, *[3] * axes), bad, np.float32)
+    grid = np.array([[-4, 4, 0], [4, 0, 0], [0, -4, -4], [0, 0, 0]], np.float32)[:, :axes].reshape(1, 4, *[1] * (axes - 1), axes)
+    model = model_of([node("GridSample", "x grid", "y", mode=mode)], [info("x", x), info("grid", grid)], ["y"], opset=22)
+    found = ingot.compile(ingot.load_onnx(model))(x, grid).reshape(-1)
+    np.testing.assert_array_equal(found[:3], 0.0)
+    assert not np.isfinite(found[3])
