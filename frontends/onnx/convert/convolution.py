@@ -173,10 +173,15 @@ def _pool(op: Call, x: Tensor) -> tuple[tuple[int, ...], dict[str, Any]]:
     return taps, {"strides": strides, "padding": sides, "dilation": dilations, "ceil_mode": ceil}
 
 
+def greatest(op: Call, x: Tensor) -> Any:
+    """The maxima of windows alone."""
+    taps, fields = _pool(op, x)
+    return max_pool(x, taps, **fields)
+
+
 @onnx_op("MaxPool")
 def max_pool_(op: Call, x: Tensor) -> Any:
-    taps, fields = _pool(op, x)
-    result = max_pool(x, taps, **fields)
+    result = greatest(op, x)
     if not op.wants(1):
         return result
     place = max_pool_positions(result, x)

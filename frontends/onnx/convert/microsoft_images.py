@@ -10,7 +10,7 @@ from ingot.compiler.ir.types import i64
 from ingot.compiler.ops.indexing import Gather
 from ingot.frontends.dsl.tensor import Tensor
 from ingot.frontends.onnx.call import Call
-from ingot.frontends.onnx.convert.convolution import convolved, max_pool_, per_channel, transposed
+from ingot.frontends.onnx.convert.convolution import convolved, greatest, per_channel, transposed
 from ingot.frontends.onnx.convert.microsoft import activated
 from ingot.frontends.onnx.convert.normalization import grouped
 from ingot.frontends.onnx.convert.quantized import qlinear_conv
@@ -34,7 +34,7 @@ def channels_last(x: Any) -> Any:
 
 @onnx_op("NhwcMaxPool", domain=MICROSOFT, least_ranks={0: 3})
 def nhwc_max_pool(op: Call, x: Tensor) -> Any:
-    return channels_last(max_pool_(op, channels_first(x)))
+    return channels_last(greatest(op, channels_first(x)))
 
 
 @onnx_op("NhwcConv", "NhwcFusedConv", domain=MICROSOFT, least_ranks={0: 3})
