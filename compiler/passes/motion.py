@@ -154,8 +154,10 @@ def repeat_of_transpose(builder: Builder, value: Value) -> Value | None:
     """each element of transpose(x, p) several times along some axes -> transpose(each of x several times, p), as in an
     image that is made larger: reshape(broadcast(reshape(...))), with an axis of its own behind each that is made longer"""
     stretched = value.args[0]
-    narrow = stretched.args[0] if isinstance(stretched.op, Broadcast) else value
-    source = narrow.args[0] if isinstance(narrow.op, Reshape) else value
+    if not isinstance(stretched.op, Broadcast) or not isinstance(stretched.args[0].op, Reshape):
+        return None
+    narrow = stretched.args[0]
+    source = narrow.args[0]
     if not isinstance(source.op, Transpose) or isinstance(source.args[0].op, Input):
         return None
     times = _times(source.shape, narrow.shape, stretched.shape, value.shape)

@@ -500,10 +500,12 @@ class PanelNest:
         if panel.ahead is None:
             return None
         start, unroll, points_of_chunk = panel.ahead, self.tiles.unroll, self._room()[-1]
-        counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)] if place else []
+        counts: list[int] = []  # of tiles that share the hints, along each axis
         number: Dim = 0
-        for step, count in zip(place or (), counts, strict=True):
-            number = number * count + step
+        if place is not None:
+            counts = [*(size for _, size in self.tiles.outer_rows), -(-self.tiles.row_block // self.tiles.rows)]
+            for step, count in zip(place, counts, strict=True):
+                number = number * count + step
         per_line = LINE_BYTES // self.found.right.dtype.itemsize
         lines = -(-self.columns // per_line)
         share = 1 << (-(-unroll * lines // math.prod(counts)) - 1).bit_length()  # lines of a group of points
