@@ -32,6 +32,7 @@ CHUNK_MULTIPLE = 8  # chunks of an innermost axis are multiples of this
 
 Point = Callable[[Dim, Dim], Sequence[Statement]]  # (index along the axis, accumulator slot) -> statements
 RowPoint = Callable[[tuple[Dim, ...], Dim], Sequence[Statement]]  # the same with the indices of all axes
+Aside = Callable[[tuple[Dim, ...]], tuple[Statement, ...]]  # where a block of vectors begins -> statements
 # (statements of a block, its starts, its extents) -> what stands in their place
 Turn = Callable[[tuple[Statement, ...], Sequence[Dim], Sequence[Dim]], tuple[Statement, ...]]
 
@@ -68,20 +69,26 @@ def accumulator(combiner: Combiner, dtype: DType, width: int, space: Space = "re
 
 @dataclass(frozen=True)
 class Steps:
-    """What is done for a block of vectors: `first` in one wide vector, `then` in vectors of the usual width; `after` it
-    something else, given where the block begins."""
+    """What is done for a block of vectors: `first` in one wide vector, `then` in vectors of the usual width; `before` and
+    `after` it something else, given where the block begins."""
 
     first: RowPoint | None
     then: RowPoint
-    after: Callable[[tuple[Dim, ...]], tuple[Statement, ...]] | None = None
+    before: Aside | None = None
+    after: Aside | None = None
 
     def inside(self, outer: tuple[Dim, ...]) -> Steps:
         """The same for the last axis, with the others fixed."""
-        first, after = self.first, self.after
+        first = self.first
+
+        def within(aside: Aside | None) -> Aside | None:
+            return None if aside is None else lambda index: aside((*outer, *index))
+
         return Steps(
             None if first is None else lambda index, slot: first((*outer, *index), slot),
             lambda index, slot: self.then((*outer, *index), slot),
-            None if after is None else lambda index: after((*outer, *index)),
+            within(self.before),
+            within(self.after),
         )
 
     def along(self, index: Dim, slot: Dim) -> Sequence[Statement]:
@@ -92,7 +99,8 @@ class Steps:
         """What comes before and after the vectors of the usual width."""
         first = self.first
         wide = () if first is None else _lanes(start, 0, block, block, lambda i, slot: first((i,), slot))
-        return wide, () if self.after is None else self.after((start,))
+        before = () if self.before is None else self.before((start,))
+        return (*before, *wide), () if self.after is None else self.after((start,))
 
 
 def lane_loops(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.interpret import run_function, run_kernel
-from ingot.compiler.ir.loops import Alloc, For, Prefetch, Store, walk
+from ingot.compiler.ir.loops import Alloc, For, If, Prefetch, Store, walk
 from ingot.compiler.ir.scalar import Buffer, Load, apply
 from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
@@ -174,24 +173,31 @@ def test_the_sweeps_of_several_rows_go_on_side_by_side_where_vectors_are_lines()
     assert {s.buffer.name for s in walk(scheduled.function.body) if isinstance(s, Prefetch)} == {"x"}
 
 
-def test_rows_that_are_staggered_ask_for_eight_pages_whatever_their_length():
-    """Each line of what follows is asked for once, if rows are whole groups of vectors."""
+def asked_for(statements, known):
+    """The places of one-dimensional hints, with loop variables as in `known`, whatever the conditions."""
+    for statement in statements:
+        match statement:
+            case Prefetch(_, index):
+                yield symbolic.evaluate(index[-1], known)
+            case For(variable, extent, body):
+                for number in range(symbolic.evaluate(extent, known)) if any(isinstance(s, Prefetch) for s in walk(body)) else ():
+                    yield from asked_for(body, {**known, variable: number})
+            case If(_, then, otherwise):
+                yield from asked_for((*then, *otherwise), known)
+
+
+@pytest.mark.parametrize(("columns", "farthest"), [(128, 64), (768, 11), (1000, 9), (1024, 8), (4096, 2), (9000, 1)])
+def test_rows_that_are_staggered_ask_for_each_line_of_later_rows_once(columns, farthest):
+    """For the first part of a row eight pages ahead, or one row; for each following one less."""
     target = replace(Target.named("x86-64-v4"), l1_bytes=48 << 10)
-    kernel = kernels.layer_norm((40, 768), 768)
-    decisions = {"streaming": True, "staggered": True, "axis": 0, "chunk": 40}
-    scheduled = schedule(kernel, target, ScheduleOptions(decisions=decisions))
-    hints = [s for s in walk(scheduled.function.body) if isinstance(s, Prefetch)]
-    assert len(hints) == 4
-    (loop,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and hints[0] in s.body]
-    (around,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and loop in s.body]
-    (rows,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and s.extent == 42]
-    asked = [
-        symbolic.evaluate(hint.index[1], {rows.variable: row, around.variable: block, loop.variable: group})
-        for row, block, group in itertools.product(range(40), range(2), range(6))
-        for hint in hints
-    ]
-    assert len(set(asked)) == len(asked) == 40 * 768 // 16
-    assert set(range(8 * 1024, 40 * 768, 16)) <= set(asked)  # all but what was asked for before
+    decisions = {"streaming": True, "staggered": True, "axis": 0, "chunk": 80}
+    scheduled = schedule(kernels.layer_norm((80, columns), columns), target, ScheduleOptions(decisions=decisions))
+    (rows,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and s.extent == 82]
+    asked = [place for row in range(80) for place in asked_for(rows.body, {rows.variable: row})]
+    lines = {row * columns + line for row in range(farthest, 80) for line in range(0, columns, 16)}
+    assert len(asked) == len(set(asked)) == 80 * -(-columns // 16)
+    assert lines <= set(asked)
+    assert min(asked) >= columns
 
 
 @pytest.mark.parametrize("columns", [64, 255, 512, 700, 1100])

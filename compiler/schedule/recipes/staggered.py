@@ -25,7 +25,7 @@ from ingot.compiler.schedule.rowform import Item, Pass
 from ingot.compiler.schedule.statements import copy
 from ingot.compiler.target import Target
 
-PAGES = 8  # of what is read next, from which lines are asked for in turn
+PAGES = 8  # of what is read next, from which lines are asked for side by side
 ROWS = 6  # that the second cache holds at once: those in the works, what is kept of two, what is on its way
 
 
@@ -229,15 +229,26 @@ class _Staggered:
         lead = row.until_line(storing, 0)
         passing = row.stored_at(storing, past=True)
 
-        def after(index: tuple[Dim, ...]) -> tuple[Statement, ...]:
+        def stored(index: tuple[Dim, ...]) -> tuple[Statement, ...]:
             (start,) = index
-            stored = lanes.lane_loops(group, row.width, SWEEP_VECTORS, passing, start - group + lead, interleaved=True)
-            return (*self._hints(reducing, start), If(predicate(start, "ge", group), stored))
+            block = lanes.lane_loops(group, row.width, SWEEP_VECTORS, passing, start - group + lead, interleaved=True)
+            return (If(predicate(start, "ge", group), block),)
+
+        def hints(index: tuple[Dim, ...]) -> tuple[Statement, ...]:
+            return self._hints(reducing, *index)
+
+        def hints_and_stored(index: tuple[Dim, ...]) -> tuple[Statement, ...]:
+            return (*hints(index), *stored(index))
 
         accumulators = [accumulator for sweep in reducing for _, accumulator, _ in sweep.accumulators]
         extents = storing.points.extents
-        wide = first if any(each.first is not None for each in steps) else None
-        result.extend(lanes.reduce_axes(extents, row.width, accumulators, point, lanes.Steps(wide, then, after)))
+        # sweeps that compute little are ahead of what is stored anyway, and keep in step better with what is fetched
+        if any(each.first is not None for each in steps):
+            block = lanes.Steps(first, then, after=hints_and_stored)
+        else:
+            block = lanes.Steps(None, then, before=stored, after=hints)
+        result.extend(lanes.reduce_axes(extents, row.width, accumulators, point, block))
+        result.extend(self._rest_hints(reducing))
         for stage in gathering:
             row.scalars, row.sweep = known[stage], self.stages[stage][0]
             result.extend(row.gathered(sweeps[stage]))
@@ -290,11 +301,31 @@ class _Staggered:
         return lambda index, slot: self.row.point(sweep.points, sweep.stored, sweep.accumulators, index, slot)
 
     def _hints(self, sweeps: Sequence[Sweep], start: Dim) -> tuple[Statement, ...]:
-        """As many lines of what is read for the first time as a block of vectors takes, from the pages that follow: of the
-        nearest one the last part, of the farthest the first. Pages that are asked for side by side are several series of
-        addresses, which arrive faster than one; the processor's own prefetching follows one in each page."""
+        """As many lines of what is read for the first time as a block of vectors takes: one from each part of a row, of the
+        first part several rows ahead, of the last part of the row that comes next. Rows that are asked for side by side are
+        several series of addresses, which arrive faster than one; the processor's own prefetching follows one in each
+        page."""
         group = SWEEP_VECTORS * self.row.width
-        hints: dict[tuple[Buffer, tuple[Dim, ...]], Statement] = {}
+        return tuple(
+            self._ahead(load, count, part, start // group)
+            for load, count in self._fetched(sweeps)
+            if count >= group
+            for part in range(_lines(load, group))
+        )
+
+    def _rest_hints(self, sweeps: Sequence[Sweep]) -> tuple[Statement, ...]:
+        """The lines of a row after those of its parts."""
+        group = SWEEP_VECTORS * self.row.width
+        result = []
+        for load, count in self._fetched(sweeps):
+            last, blocks = _lines(load, group) - 1, count // group
+            lines = -(-count * load.dtype.itemsize // LINE_BYTES)
+            result += [self._ahead(load, count, last, line - last * blocks) for line in range((last + 1) * blocks, lines)]
+        return tuple(result)
+
+    def _fetched(self, sweeps: Sequence[Sweep]) -> list[tuple[Load, int]]:
+        """What is read for the first time along rows that follow each other in memory, and how long these are."""
+        result: list[tuple[Load, int]] = []
         seen: set[Buffer] = set()
         for sweep in sweeps:
             (variable,), (count,) = sweep.points.variables, sweep.points.extents
@@ -303,21 +334,27 @@ class _Staggered:
                 own = load.buffer.space != "global" or load.buffer in seen
                 if own or scalars.stride(load, variable) != 1 or scalars.stride(load, self.row.row) != count:
                     continue
-                line, page = LINE_BYTES // load.dtype.itemsize, PAGE // load.dtype.itemsize
-                several = max(1, group // line)
-                turns = max(1, PAGES // several)  # groups until each of these pages was asked for a line
-                first = scalars.substitute(load, {variable: start})
+                first = scalars.substitute(load, {variable: 0})
+                assert isinstance(count, int), "only rows of known length are staggered"
                 assert isinstance(first, Load)
-                number = scalars.offset(first) // group
-                within = number % (page // group)
-                for part in range(several):
-                    place = part * turns + within % turns
-                    index = (number // (page // group) + several * turns - place) * page
-                    index += place * (page // group // turns * line) + within // turns * line
-                    at = (*(0 for _ in load.index[1:]), index)
-                    hints[load.buffer, at] = Prefetch(load.buffer, at)
+                result.append((first, count))
             seen |= {load.buffer for load in found}
-        return tuple(hints.values())
+        return result
+
+    def _ahead(self, load: Load, count: int, part: int, number: Dim) -> Prefetch:
+        """Asks for the line of this number in a part of a later row."""
+        group, size = SWEEP_VECTORS * self.row.width, load.dtype.itemsize
+        parts = _lines(load, group)
+        rows = max(1, -(-PAGES * PAGE * (parts - part) // (parts * count * size)))
+        first = scalars.substitute(load, {self.row.row: self.row.row + rows})
+        assert isinstance(first, Load)
+        place = scalars.offset(first) + (part * (count // group) + number) * (LINE_BYTES // size)
+        return Prefetch(load.buffer, (*(0 for _ in load.index[1:]), place))
+
+
+def _lines(load: Load, elements: int) -> int:
+    """Lines that so many elements take."""
+    return max(1, elements * load.dtype.itemsize // LINE_BYTES)
 
 
 def _line(sweep: Sweep) -> int:
