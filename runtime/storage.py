@@ -100,8 +100,14 @@ def write_side_by_side(work: Sequence[tuple[int, Callable[[], None]]], workers: 
 
 
 def is_aligned(array: np.ndarray) -> bool:
-    """Whether an array is C-contiguous and 64-byte aligned."""
+    """Whether an array is C-contiguous and where `aligned_together` would have put it."""
+    if _is_vector(array.nbytes):
+        return array.flags.c_contiguous and address_of(array) % mmap.PAGESIZE == _PLACE_OF_VECTORS
     return array.flags.c_contiguous and not address_of(array) % ALIGNMENT
+
+
+def _is_vector(size: int) -> bool:
+    return bool(size) and size % mmap.PAGESIZE == 0 and size <= _LONGEST_VECTOR
 
 
 def aligned_together(sizes: Sequence[int], present: bool = True) -> list[np.ndarray]:
@@ -115,7 +121,7 @@ def aligned_together(sizes: Sequence[int], present: bool = True) -> list[np.ndar
     """
     starts, end, alignment = [], 0, ALIGNMENT
     for size in sizes:
-        if size and size % mmap.PAGESIZE == 0 and size <= _LONGEST_VECTOR:
+        if _is_vector(size):
             end += (_PLACE_OF_VECTORS - end) % mmap.PAGESIZE
             alignment = mmap.PAGESIZE
         starts.append(end)
