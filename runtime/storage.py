@@ -38,8 +38,6 @@ _LONGEST_UNIT = 256  # bytes: longer rows are copied well as they are
 _WORTH_A_THREAD = 1 << 20  # bytes: less is mostly the interpreter, which one thread at a time runs
 _PIECE = 1 << 22  # bytes that are made present and copied at once
 _LARGE_PAGE = 1 << 21  # bytes
-_LONGEST_VECTOR = 1 << 16  # bytes of what may be read in step with every row that is stored
-_PLACE_OF_VECTORS = 1 << 10  # in a page, whose first bytes are those of large arrays
 _MADV_HUGEPAGE = 14  # of Linux
 _MADV_POPULATE_WRITE = 23  # of Linux, since 5.14; not yet known to Python
 _advise: Any = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
@@ -53,10 +51,10 @@ address_of = (
 )
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, size: int, alignment: int = ALIGNMENT) -> np.ndarray:
-    """An uninitialised C-contiguous array of `size` bytes whose data is aligned, to 64 bytes if nothing is said."""
-    raw = np.empty(size + alignment, _BYTE)
-    return np.ndarray(shape, dtype, raw, -address_of(raw) % alignment)
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, size: int) -> np.ndarray:
+    """An uninitialised C-contiguous array of `size` bytes whose data is 64-byte aligned."""
+    raw = np.empty(size + ALIGNMENT, _BYTE)
+    return np.ndarray(shape, dtype, raw, -address_of(raw) % ALIGNMENT)
 
 
 def scratch_memory(size: int) -> np.ndarray:
@@ -100,14 +98,8 @@ def write_side_by_side(work: Sequence[tuple[int, Callable[[], None]]], workers: 
 
 
 def is_aligned(array: np.ndarray) -> bool:
-    """Whether an array is C-contiguous and where `aligned_together` would have put it."""
-    if _is_vector(array.nbytes):
-        return array.flags.c_contiguous and address_of(array) % mmap.PAGESIZE == _PLACE_OF_VECTORS
+    """Whether an array is C-contiguous and 64-byte aligned."""
     return array.flags.c_contiguous and not address_of(array) % ALIGNMENT
-
-
-def _is_vector(size: int) -> bool:
-    return bool(size) and size % mmap.PAGESIZE == 0 and size <= _LONGEST_VECTOR
 
 
 def aligned_together(sizes: Sequence[int], present: bool = True) -> list[np.ndarray]:
@@ -115,18 +107,12 @@ def aligned_together(sizes: Sequence[int], present: bool = True) -> list[np.ndar
 
     The system is asked for a large piece's pages at once: given one by one, as they are touched, they take longer than
     computing what goes there. Unless `present`, that is left to whoever writes a part of it (`make_present`).
-
-    Vectors of whole pages begin at another place of a page than large arrays do: results are often stored in step with
-    reading them, and a load waits for a store a little before it if both look alike in the last bits of their addresses.
     """
-    starts, end, alignment = [], 0, ALIGNMENT
+    starts, end = [], 0
     for size in sizes:
-        if _is_vector(size):
-            end += (_PLACE_OF_VECTORS - end) % mmap.PAGESIZE
-            alignment = mmap.PAGESIZE
         starts.append(end)
         end += size + -size % ALIGNMENT
-    piece = _pages(end, present) if end >= _WORTH_PRESENT_PAGES else aligned_empty((end,), _BYTE, end, alignment)
+    piece = _pages(end, present) if end >= _WORTH_PRESENT_PAGES else aligned_empty((end,), _BYTE, end)
     return [piece[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 

@@ -7,7 +7,7 @@ Blocks form a tree of `Scope`s that follows dominance: a function, the body of a
 instruction is placed in the outermost scope in which its operands exist, and is emitted once per scope: common
 subexpressions and loop invariants need no pass afterwards. A scope that runs only sometimes (an arm, a loop that may
 not run at all) is a `barrier`: nothing is moved out of it, so that a rare path costs a common one no work and no
-registers.
+registers. If it runs nearly always it is `checked`: only what reads memory stays inside.
 
 Invariant: an operand of an instruction is defined in the scope of that instruction or in one around it.
 Non-goal: general SSA construction; phis are placed by whoever emits the control flow.
@@ -99,9 +99,11 @@ class Builder:
         self.blocks.append(block)
         return block
 
-    def enter(self, name: str, barrier: bool = False, writes: frozenset = frozenset()) -> Scope:
+    def enter(
+        self, name: str, barrier: bool = False, writes: frozenset = frozenset(), checked: bool = False
+    ) -> Scope:
         """A scope inside the current one that starts a block; the caller adds the branch to it and `leave`s it."""
-        self.scope = Scope(self.scope, self.new_block(name), barrier, writes)
+        self.scope = Scope(self.scope, self.new_block(name), barrier, writes, checked)
         self.scopes.append(self.scope)
         return self.scope
 
@@ -223,7 +225,7 @@ class Builder:
         if known is not None:
             return known
         most = MOST_MOVED if type(kind) is ir.VectorType else _ANY
-        while place.depth > deepest.depth and not place.barrier and memory not in place.writes and place.moved < most:
+        while place.depth > deepest.depth and not place.checked and memory not in place.writes and place.moved < most:
             place.moved += most is not _ANY
             place = place.parent
         return self._append(place, key, kind, text, body)

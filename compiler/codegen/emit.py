@@ -24,7 +24,7 @@ from ingot.compiler.codegen.memory import Memory
 from ingot.compiler.codegen.registers import MixedLanes, Registers, Slot
 from ingot.compiler.codegen.values import I64, POINTER, Block, Scope, Value, integer, truth_of
 from ingot.compiler.ir import loops, symbolic
-from ingot.compiler.ir.scalar import Buffer, Local
+from ingot.compiler.ir.scalar import Apply, Buffer, IndexValue, Local, Scalar
 from ingot.compiler.ir.symbolic import Atom, Dim
 from ingot.compiler.target import Target
 from ingot.runtime.abi import PARALLEL_FOR, Failure
@@ -33,6 +33,7 @@ STACK_ALIGNMENT = 64
 FEW_REGISTERS = 16  # for vectors: tiles have few rows
 MANY_NEAR = 8  # elements near an address from which on it is worth a register and an instruction
 MOST_BASES = 12  # addresses that move with one loop, beside its counters in 16 registers
+USUAL = 4  # times as often a condition holds, at least, as it does not, if code is moved before it
 STACK_BYTES = 1 << 20  # of one buffer; threads have 8 MiB and no probes for what lies beyond
 
 
@@ -386,8 +387,9 @@ class FunctionEmitter:
         before = self.registers.values(slots)
         heads: list[Block] = []
         ends: list[tuple[list, Block]] = []
+        usual = not statement.otherwise and _is_usual(statement.condition)
         for name, statements in (("then", statement.then), ("else", statement.otherwise)):
-            scope = builder.enter(name, barrier=True)
+            scope = builder.enter(name, barrier=not usual, checked=True)
             heads.append(scope.block)
             self.registers.restore(slots, before)
             self.emit(statements)
@@ -562,3 +564,12 @@ def _in_scope(value: Value, scope: Scope) -> Value:
     if value.scope is None or value.scope.depth <= scope.depth:
         return value
     return Value(value.type, value.text, value.ref, scope)
+
+
+def _is_usual(condition: Scalar) -> bool:
+    """Whether an index is compared with a bound that most of its values are on the right side of."""
+    match condition:
+        case Apply(function, (IndexValue(left), IndexValue(right))) if function.name in ("lt", "le", "ge"):
+            low, high = symbolic.bounds(left - right if function.name == "ge" else right - left)
+            return low is not None and high is not None and -USUAL * low <= high
+    return False

@@ -57,15 +57,16 @@ class Block:
 class Scope:
     """A region of blocks that one block dominates; `block` is where its instructions are appended now."""
 
-    __slots__ = ("barrier", "block", "depth", "known", "moved", "numbers", "parent", "writes")
+    __slots__ = ("barrier", "block", "checked", "depth", "known", "moved", "numbers", "parent", "writes")
 
     def __init__(
-        self, parent: Scope | None, block: Block, barrier: bool = False, writes: frozenset = frozenset()
+        self, parent: Scope | None, block: Block, barrier: bool = False, writes: frozenset = frozenset(), checked: bool = False
     ) -> None:
         self.parent: Scope = parent or self  # the function's own scope is its own parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.block = block
-        self.barrier = barrier
+        self.barrier = barrier  # nothing is moved out of it
+        self.checked = checked or barrier  # no reading of memory is
         self.numbers: dict[str, Value] = {}  # instruction text -> its value
         self.known: dict[object, Value] = {}  # index expression, address -> its value
         self.moved = 0  # vectors that its code uses and that are loaded in a scope around it

@@ -1,7 +1,5 @@
 """Memory: alignment, and copies that are those of NumPy whatever way they take."""
 
-import mmap
-
 import numpy as np
 import pytest
 
@@ -26,15 +24,6 @@ def test_pieces_are_aligned_writeable_and_apart(sizes: list[int]) -> None:
         piece[...] = number
     assert [piece.nbytes for piece in pieces] == sizes
     assert all((piece == number).all() for number, piece in enumerate(pieces))
-
-
-@pytest.mark.parametrize("others", [[], [100], [1 << 21]])
-def test_vectors_of_whole_pages_begin_where_large_arrays_do_not(others: list[int]) -> None:
-    page = mmap.PAGESIZE
-    pieces = aligned_together([*others, page, 8, 4 * page, page + 64, 2 * page])
-    first, _, second, _, third = pieces[len(others) :]
-    assert {address_of(piece) % page for piece in (first, second, third)} == {1024}
-    assert all(address_of(piece) % ALIGNMENT == 0 for piece in pieces)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -204,6 +204,17 @@ def layer_norm(shape: Shape, count: int) -> Kernel:
     ))  # fmt: skip
 
 
+def centred(shape: Shape, count: int) -> Kernel:
+    """Distances from the mean of the last axis, scaled."""
+    x, scale, y = Buffer("x", f32, shape), Buffer("scale", f32, shape[-1:]), Buffer("y", f32, shape)
+    total, r, i = Buffer("total", f32, shape[:-1]), axes(shape[:-1]), axes(shape)
+    mean = apply("mul", Load(total, i[:-1]), constant(1.0 / max(count, 1), f32))
+    return Kernel("centred", (x, scale), (y,), (
+        Definition(total, r, reduction("sum", shape[-1:], lambda k: Load(x, (*r, k)))),
+        Definition(y, i, apply("mul", apply("sub", Load(x, i), mean), Load(scale, i[-1:]))),
+    ))  # fmt: skip
+
+
 def matmul(m: Dim, n: Dim, k: Dim, dtype: DType = f32, layout: str = "nn", batch: Shape = ()) -> Kernel:
     """y = relu(a @ b + bias), and the sums before that as a second output; layout tells which operand is
     stored transposed"""

@@ -144,6 +144,8 @@ def test_results_stored_past_the_caches(kernel):
         kernels.softmax((7, 513)),
         kernels.layer_norm((7, 1027), 1027),
         kernels.layer_norm((5, 1024), 1024),
+        kernels.centred((21, 1024), 1024),
+        kernels.centred((11, 1000), 1000),
     ],
     ids=lambda kernel: f"{kernel.name}-{'x'.join(map(str, kernel.outputs[0].shape))}",
 )
@@ -154,6 +156,9 @@ def test_results_past_the_caches_may_begin_anywhere_in_a_line(kernel, shift):
     if usual.recipe == "rows":
         staggered = {"streaming": True, "axis": 0, "chunk": 4, "staggered": True}
         stored.append(schedule(kernel, HOST, ScheduleOptions(decisions=staggered)))
+        for chunk, parts, length in ((8, 2, 2), (4, 4, 1), (9, 2, 2)):
+            in_turn = {**staggered, "chunk": chunk, "parts": parts, "length": length}
+            stored.append(schedule(kernel, HOST, ScheduleOptions(decisions=in_turn)))
     if kernel.name.startswith("neg"):
         for parts, run in ((2, 256), (8, 64)):  # in chunks, the last of them shorter than where the first line begins, or empty
             chunks = {"streaming": True, "axis": 0, "chunk": 1248, "parts": parts, "run": run}

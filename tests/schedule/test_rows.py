@@ -14,6 +14,7 @@ from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
+from ingot.compiler.schedule.recipes.staggered import Order
 from ingot.compiler.target import Target
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, assert_close, check, inputs_of, unset
@@ -207,6 +208,50 @@ def test_rows_that_are_staggered_are_the_same(columns, chunk):
     staggered = {"streaming": True, "staggered": True, "axis": 0, "chunk": chunk}
     check(kernels.softmax((7, columns)), decisions=staggered)
     check(kernels.layer_norm((7, columns), columns), decisions=staggered)
+
+
+@pytest.mark.parametrize("columns", [64, 255, 1024])
+@pytest.mark.parametrize(("rows", "chunk"), [(16, 16), (19, 16), (23, 11), (5, 5), (26, 8)])
+@pytest.mark.parametrize(("parts", "length"), [(2, 4), (4, 2), (3, 1)])
+def test_rows_that_come_from_several_parts_in_turn_are_the_same(columns, rows, chunk, parts, length):
+    """For chunks of whole blocks of them, of less than one, and with rows left over."""
+    decisions = {"streaming": True, "staggered": True, "axis": 0, "chunk": chunk, "parts": parts, "length": length}
+    check(kernels.softmax((rows, columns)), decisions=decisions)
+    check(kernels.centred((rows, columns), columns), decisions=decisions)
+    check(kernels.layer_norm((rows, columns), columns), decisions=decisions)
+
+
+def test_every_row_has_its_step():
+    for order in (Order(), Order(2, 4), Order(3, 2), Order(1, 5), Order(4, 4)):
+        assert sorted(order.row(step) for step in range(5 * order.block)) == list(range(5 * order.block))
+    assert [Order(2, 4).row(step) for step in range(10)] == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12]
+
+
+def test_rows_come_from_several_parts_where_little_is_computed_and_the_first_cache_holds_them():
+    target = replace(Target.named("x86-64-v4"), l1_bytes=48 << 10)
+    rows = target.l3_bytes // 4096 + 1
+
+    def parts(kernel):
+        decisions = schedule(kernel, target, ScheduleOptions(leaving=True)).decisions
+        assert decisions["staggered"]
+        assert decisions["chunk"] % (decisions["parts"] * decisions["length"]) == 0
+        return decisions["parts"]
+
+    assert parts(kernels.layer_norm((rows, 1024), 1024)) > 1
+    assert parts(kernels.layer_norm((rows, 4096), 4096)) == 1
+    assert parts(kernels.softmax((rows, 1024))) == 1
+
+
+def test_vectors_that_are_read_with_every_row_are_copied_where_rows_are_whole_pages():
+    target = replace(Target.named("x86-64-v4"), l1_bytes=48 << 10)
+    decisions = {"streaming": True, "staggered": True, "axis": 0, "chunk": 8}
+
+    def copied(columns):
+        scheduled = schedule(kernels.centred((8, columns), columns), target, ScheduleOptions(decisions=decisions))
+        return [s.buffer.shape for s in walk(scheduled.function.body) if isinstance(s, Alloc) and s.buffer.name == "near"]
+
+    assert copied(1024) == [(2048,)]
+    assert copied(1000) == copied(16384) == []
 
 
 @pytest.mark.parametrize("columns", [31, 32, 33, 100, 600])

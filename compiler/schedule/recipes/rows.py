@@ -82,6 +82,7 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
     streams = streaming(passes, target, options)
     stagger = streams and target.vector_bytes >= LINE_BYTES and bool(staggered.stages(passes, width, target))
     axis, chunk = -1, 0
+    order = staggered.Order()
     if options.parallel and extents:
         known = all(isinstance(symbolic.product(item.extents), int) for item in items)
         total = None if known else partition.SERIAL_BYTES * symbolic.product(extents)
@@ -91,12 +92,14 @@ def decide(extents: Sequence[Dim], passes: Sequence[Pass], target: Target, optio
             axis, chunk = cut.axis, cut.block
         if stagger and axis == len(extents) - 1:
             chunk = max(chunk, min(STAGGERED_ROWS, partition.estimate(extents[-1]) // STAGGERED_CHUNKS))
+            order = staggered.order(passes, target)
+            chunk = -(-chunk // order.block) * order.block
     # registers of whole lines take rows as fast as the processor fetches them by itself: hints only delay it
     ahead = reads > target.l2_bytes and target.vector_bytes < LINE_BYTES
     side_by_side = streams and chunk > 1 and axis == len(extents) - 1
     stagger = stagger and side_by_side
     turns = overlapping.partner(passes, target) if side_by_side and ahead and not stagger else -1
-    return RowDecision(width, axis, chunk, len(passes), ahead and not stagger, streams, turns, stagger)
+    return RowDecision(width, axis, chunk, len(passes), ahead and not stagger, streams, turns, stagger, order.parts, order.length)
 
 
 def _reads(passes: Sequence[Pass]) -> int:

@@ -1,11 +1,13 @@
 """Rows whose sweeps are staggered: while one row is swept for the first time, the row before it is swept for the second
 time, and so on, a few vectors of each in turn.
 
-    for s in rows + stages - 1 { a few vectors at a time: stage 0 of row s, stage 1 of row s - 1, stage 2 of row s - 2 ... }
+    for s in rows + stages - 1 { a few vectors at a time: stage 0 of row(s), stage 1 of row(s - 1), stage 2 of row(s - 2) ... }
 
 A core that waits for memory with few lines at a time must never stop asking for the next ones, or it falls behind for
 good: here every few vectors read a little further, compute a little, and store a little past the caches. The last stage
-is a block of vectors behind and comes last, so that no load looks like a store to the same place of another page.
+is a block of vectors behind, so that no load looks like a store to the same place of another page.
+Sweeps that compute little are held up by memory all the time; their rows come from several parts of a block of rows in
+turn, because several series of addresses move faster than one. Other rows follow each other.
 Invariant: each row is computed as it is alone, in the same order and with the same bits.
 """
 
@@ -16,17 +18,18 @@ from dataclasses import dataclass, replace
 
 from ingot.compiler.ir import symbolic
 from ingot.compiler.ir.loops import Alloc, If, Let, Prefetch, Statement, Store
-from ingot.compiler.ir.scalar import Buffer, Load, Local, Read, Scalar, both, predicate
+from ingot.compiler.ir.scalar import Buffer, Lead, Load, Local, Read, Scalar, both, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.primitives import LINE_BYTES, PAGE
+from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.recipes.sweeps import KEPT_BYTES, SWEEP_VECTORS, Row, Sweep, costly
 from ingot.compiler.schedule.rowform import Item, Pass
 from ingot.compiler.schedule.statements import copy
 from ingot.compiler.target import Target
 
 PAGES = 8  # of what is read next, from which lines are asked for side by side
-ROWS = 6  # that the second cache holds at once: those in the works, what is kept of two, what is on its way
+ROWS = 6  # that a cache holds at once: those in the works, what is kept of two, what is on its way
 
 
 def stages(passes: Sequence[Pass], width: int, target: Target) -> tuple[tuple[int, ...], ...]:
@@ -54,15 +57,47 @@ def stages(passes: Sequence[Pass], width: int, target: Target) -> tuple[tuple[in
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Statements in terms of the row's variable, which is the row of the first stage."""
+class Order:
+    """In which order rows are computed: of each block of parts the first rows of all parts, then the second ones, ..."""
 
+    parts: int = 1
+    length: int = 1  # rows of a part, of which there is more than one if there are parts
+
+    @property
+    def block(self) -> int:
+        return self.parts * self.length
+
+    def row(self, step: Dim) -> Dim:
+        return step // self.block * self.block + step % self.parts * self.length + step % self.block // self.parts
+
+
+def order(passes: Sequence[Pass], target: Target) -> Order:
+    """Rows follow each other where the sweeps compute much, or the first cache holds less than what is in the works."""
+    last = passes[-1].items[0]
+    (extent,) = last.extents
+    gathering = [item for each in passes[:-1] for item in each.items if item.extents == last.extents]
+    costs = any(scalars.cost(item.value) > elementwise.CHEAP for item in gathering)
+    return Order() if costs or symbolic.less(target.l1_bytes, ROWS * extent * last.place.dtype.itemsize) else IN_TURN
+
+
+IN_TURN = Order(2, 4)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Statements in terms of variables: the number of the step, the row of each stage then, and the first row of all."""
+
+    order: Order
+    step: Dim
+    places: tuple[Dim, ...]
+    origin: Dim
     kept: tuple[Statement, ...]  # memory from row to row
     together: tuple[Statement, ...]  # all stages, each of its own row, but for both ends of what is stored
-    seam: tuple[Statement, ...]  # the line that the row that is stored shares with the one before
+    apart: tuple[tuple[Statement, ...], ...]  # each stage alone, but for both ends of what is stored
     begin: Ends  # the row that is stored, up to its first line
     end: Ends  # the same from its last line on
-    apart: tuple[tuple[Statement, ...], ...]  # each stage alone
+    seam: tuple[Statement, ...]  # the line that the row that is stored shares with the one before
+    single: tuple[Statement, ...]  # a row by itself, in all stages
 
 
 @dataclass(frozen=True)
@@ -74,31 +109,66 @@ class Ends:
 
 
 def chunks(rows: Sequence[Dim], extents: Sequence[Dim], row: Rows, cut: partition.Cut) -> tuple[Statement, ...]:
-    """Chunks of rows: at both ends of one not all stages have a row."""
-    behind = len(row.apart) - 1
+    """Chunks of rows: at both ends of one not all stages have a row. Rows after the last whole block are computed one by
+    one."""
+    behind, order = len(row.apart) - 1, row.order
 
     def chunk(ranges: partition.Ranges) -> tuple[Statement, ...]:
         *outer, last = ranges
         fixed = {v: part.start for v, part in zip(rows, outer, strict=False)}
+        steps = last.count // order.block * order.block
 
-        def step(i: Dim) -> tuple[Statement, ...]:
-            def at(statements: Sequence[Statement]) -> tuple[Statement, ...]:
-                return copy(statements, {**fixed, rows[-1]: last.start + i})
+        def at(statements: Sequence[Statement], step: Dim, places: Sequence[Dim]) -> tuple[Statement, ...]:
+            own = {variable: last.start + place for variable, place in zip(row.places, places, strict=True)}
+            return copy(statements, {**fixed, **own, row.origin: last.start, row.step: step})
+
+        def turn(i: Dim) -> tuple[Statement, ...]:
+            places = [order.row(i - stage) for stage in range(behind + 1)]
+            stored = i - behind  # the step at which the row that is stored now was read
+
+            def here(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+                return at(statements, i, places)
 
             def within(first: int) -> Scalar:
-                return both(predicate(i, "ge", first), predicate(i, "lt", last.count + first))
+                return both(predicate(i, "ge", first), predicate(i, "lt", steps + first))
 
-            alone = tuple(If(within(number), at(stage)) for number, stage in enumerate(row.apart))
-            every = both(predicate(i, "ge", behind), predicate(i, "lt", last.count))
-            together = (
-                If(predicate(behind + 1, "le", i), at(row.begin.joined), at(row.begin.alone)),
-                *at(row.together),
-                If(predicate(behind + 1, "le", i), at(row.seam)),
-                If(predicate(i, "lt", last.count - 1), at(row.end.joined), at(row.end.alone)),
+            after = at(row.seam, i, [*places[:-1], places[-1] + 1])
+            before_last = predicate(stored, "lt", steps - 1)
+            within_block = stored % order.block
+            return (
+                If(within(behind), (If(predicate(1, "le", stored), here(row.begin.joined), here(row.begin.alone)),)),
+                If(
+                    both(predicate(i, "ge", behind), predicate(i, "lt", steps)),
+                    here(row.together),
+                    tuple(If(within(number), here(stage)) for number, stage in enumerate(row.apart)),
+                ),
+                If(
+                    within(behind),
+                    (
+                        If(  # the row before was stored earlier
+                            both(
+                                predicate(1, "le", stored),
+                                predicate((stored + order.block - 1) % order.block, "ge", order.parts - 1),
+                            ),
+                            here(row.seam),
+                        ),
+                        If(before_last, here(row.end.joined), here(row.end.alone)),
+                        If(  # so was the row after
+                            both(
+                                predicate(within_block, "ge", order.block - order.parts),
+                                predicate(within_block, "lt", order.block - 1),
+                            ),
+                            after,
+                        ),
+                    ),
+                ),
             )
-            return (If(every, together, alone),)
 
-        return copy((*row.kept, *build.loop("i", last.count + behind, step)))
+        def single(r: Dim) -> tuple[Statement, ...]:
+            return at(row.single, 0, [steps + r] * (behind + 1))
+
+        main = build.loop("i", steps + behind, turn) if steps != 0 else ()
+        return copy((*row.kept, *main, *build.loop("r", last.count - steps, single)))
 
     return partition.blocks(extents, cut, chunk)
 
@@ -131,12 +201,22 @@ class _Staggered:
         self.made, self.used = made, used
         row.rings = {b: ring for b, ring in rings.items() if b not in scalar}
         row.kept.extend(map(Alloc, self.cells.values()))
+        self.order = Order(row.decision.parts, row.decision.length) if row.decision.length > 1 else Order()
+        self.places = tuple(symbolic.Variable(f"row{stage}", 0) for stage in range(len(self.stages)))
+        self.origin = symbolic.Variable("origin", 0)
+        self.near = self._near()
 
     def rows(self) -> Rows:
-        apart = tuple(self._apart(stage) for stage in range(len(self.stages)))  # in order: finds a place for what is kept
+        row, last = self.row, len(self.stages) - 1
+        gathering = tuple(self._apart(stage) for stage in range(last))  # in order: finds a place for what is kept
+        whole = self._apart(last)
         together = self._together()
-        seam, begin, end = self._ends()
-        return Rows(tuple(self.row.kept), together, seam, begin, end, apart)
+        middle, begin, end, seam = self._ends()
+        single = tuple(s for n, stage in enumerate((*gathering, whole)) for s in copy(stage, {row.row: row.row + n}))
+        return Rows(
+            self.order, row.row, self.places, self.origin, tuple(row.kept), together,
+            (*gathering, middle), begin, end, seam, single,
+        )  # fmt: skip
 
     # --- what a stage knows
 
@@ -162,14 +242,66 @@ class _Staggered:
 
     def _items(self, stage: int, number: int, scalar: bool = False) -> list[Item]:
         """The items of a pass, at the row that the stage is at."""
-        mapping = {self.row.row: self.row.row - stage}
+        mapping = {self.row.row: self.places[stage]}
+        self.row.turn = self.row.row - stage
         each = self.row.passes[number]
         result = []
         for item in each.scalars if scalar else each.items:
             place = scalars.substitute(item.place, mapping)
             assert isinstance(place, Load)
-            result.append(replace(item, place=place, value=scalars.substitute(item.value, mapping)))
+            value = scalars.substitute(item.value, mapping)
+            if number == self.stages[-1][0]:
+                value = scalars.replace_loads(value, lambda load, item=item: self._from_near(load, item.inner))
+            result.append(replace(item, place=place, value=value))
         return result
+
+    def _near(self) -> dict[Load, Buffer]:
+        """Copies of vectors that are read along with every row that is stored. A load waits for a store a little before it
+        when both look alike in the last bits of their addresses, and rows of whole pages all meet the vectors in the same
+        way; the copies begin half a page from where rows do."""
+        row = self.row
+        items = row.passes[self.stages[-1][0]].items
+        place = items[0].place
+        (extent,), size = items[0].extents, place.dtype.itemsize
+        if not isinstance(extent, int) or extent * size % PAGE or len(items) > 1:
+            return {}
+        ((variable,), page) = items[0].inner, PAGE // size
+        wanted = [
+            load
+            for load in dict.fromkeys(scalars.loads(items[0].value))
+            if load.buffer.space == "global" and load.dtype.itemsize == size and scalars.stride(load, variable) == 1
+            if not scalars.depends_on(load, row.row)
+        ]
+        near: dict[Load, Buffer] = {}
+        for load in wanted:
+            copied = Buffer("near", load.dtype, (extent + page,), "stack")
+            if row.stack + (extent + page) * size > KEPT_BYTES:
+                break
+            row.stack += (extent + page) * size
+            first = scalars.substitute(load, {variable: 0})
+            assert isinstance(first, Load)
+            near[first] = copied
+            start = self._start_of(copied, place.buffer)
+
+            def point(index: Dim, slot: Dim, load: Load = load, copied: Buffer = copied, start: Dim = start) -> list[Statement]:
+                return [Store(copied, (start + index,), scalars.substitute(load, {variable: index}))]
+
+            row.kept += (Alloc(copied), *lanes.lane_loops(extent, row.width, 1, point))
+        return near
+
+    @staticmethod
+    def _start_of(copied: Buffer, stored: Buffer) -> Dim:
+        page = PAGE // copied.dtype.itemsize
+        return (Lead(copied, PAGE).dim - Lead(stored, PAGE).dim + page // 2) % page
+
+    def _from_near(self, load: Load, inner: Sequence[Dim]) -> Load | None:
+        first = scalars.substitute(load, dict.fromkeys(inner, 0))
+        assert isinstance(first, Load)
+        copied = self.near.get(first)
+        if copied is None:
+            return None
+        stored = self.row.passes[self.stages[-1][0]].items[0].place.buffer
+        return Load(copied, (self._start_of(copied, stored) + inner[0],))
 
     def _after(self, stage: int) -> list[Statement]:
         """Row scalars that follow from the sweep, and passes over single elements."""
@@ -257,30 +389,33 @@ class _Staggered:
         result.extend(lanes.lane_loops((extents[0] - done) // line * line, row.width, 1, passing, done))
         return tuple(result)
 
-    def _ends(self) -> tuple[tuple[Statement, ...], Ends, Ends]:
-        """What a row stores to lines that it shares with its neighbours. Stored as usual such a line would have to be fetched
-        first, and no later store overtakes one that waits; so the elements of both rows wait for each other in a line on
-        the stack, which then goes past the caches as a whole."""
+    def _ends(self) -> tuple[tuple[Statement, ...], Ends, Ends, tuple[Statement, ...]]:
+        """What is between both ends of a row that is stored, and what it stores to lines that it shares with its neighbours.
+        Stored as usual such a line would have to be fetched first, and no later store overtakes one that waits; so the
+        elements of both rows wait for each other in a line on the stack, which then goes past the caches as a whole."""
         last, row = len(self.stages) - 1, self.row
         entered = self._enter(last)
         sweep = row.prepared(self._items(last, self.stages[last][0]))
         (count,), line = sweep.points.extents, _line(sweep)
         lead = symbolic.minimum(row.until_line(sweep, 0), count)
         tail = (count - lead) % line
-        plain = row.stored_at(sweep)
+        plain, passing = row.stored_at(sweep), row.stored_at(sweep, past=True)
         begin = (*entered, *lanes.lane_loops(lead, row.width, 1, plain))
         end = (*entered, *lanes.lane_loops(tail, row.width, 1, plain, count - tail))
+        middle = lanes.lane_loops(count - lead - tail, row.width, SWEEP_VECTORS, passing, lead, interleaved=True)
         store, *others = sweep.points.stores
-        if others or not _follows(sweep, row.row):
-            return (), Ends(begin, begin), Ends(end, end)
-        ends = Buffer("ends", store.dtype, (line,), "stack")
+        if others or scalars.stride(store, self.places[last]) != count:
+            return (*entered, *middle), Ends(begin, begin), Ends(end, end), ()
+        block = self.order.block
+        ends, own = Buffer("ends", store.dtype, (block, line), "stack"), self.places[last] - self.origin
         row.kept.append(Alloc(ends))
 
-        def kept(start: Dim) -> lanes.Point:
-            """Elements of the row in the line on the stack, `start` places further on."""
+        def kept(number: Dim, start: Dim) -> lanes.Point:
+            """Elements of the row in a line on the stack, `start` places further on."""
 
             def statements(index: Dim, slot: Dim) -> list[Statement]:
-                return [Store(ends, (index + start,), s.value) if isinstance(s, Store) else s for s in plain(index, slot)]
+                at = (number % block, index + start)
+                return [Store(ends, at, s.value) if isinstance(s, Store) else s for s in plain(index, slot)]
 
             return statements
 
@@ -289,13 +424,14 @@ class _Staggered:
         flat = row.views.merged(store.buffer, 0, len(store.index) - 1) if len(store.index) > 1 else store.buffer
         place = scalars.offset(first) + lead - line
         whole = build.loop(
-            "l", line, lambda lane: [Store(flat, (place + lane,), Load(ends, (lane,)), True)], "vector", line
+            "l", line, lambda lane: [Store(flat, (place + lane,), Load(ends, (own % block, lane)), True)], "vector", line
         )
         joined = (
-            (*entered, *lanes.lane_loops(lead, row.width, 1, kept(line - lead))),
-            (*entered, *lanes.lane_loops(tail, row.width, 1, kept(tail - count), count - tail)),
+            (*entered, *lanes.lane_loops(lead, row.width, 1, kept(own, line - lead))),
+            (*entered, *lanes.lane_loops(tail, row.width, 1, kept(own + 1, tail - count), count - tail)),
         )
-        return (If(predicate(0, "lt", lead), whole),), Ends(joined[0], begin), Ends(joined[1], end)
+        seam = (If(predicate(0, "lt", lead), whole),)
+        return (*entered, *middle), Ends(joined[0], begin), Ends(joined[1], end), seam
 
     def _point(self, sweep: Sweep) -> lanes.RowPoint:
         return lambda index, slot: self.row.point(sweep.points, sweep.stored, sweep.accumulators, index, slot)
@@ -324,17 +460,18 @@ class _Staggered:
         return tuple(result)
 
     def _fetched(self, sweeps: Sequence[Sweep]) -> list[tuple[Load, int]]:
-        """What is read for the first time along rows that follow each other in memory, and how long these are."""
+        """What is read for the first time along rows that follow each other in memory, at a row of the number of the step,
+        and how long rows are."""
         result: list[tuple[Load, int]] = []
         seen: set[Buffer] = set()
-        for sweep in sweeps:
+        for stage, sweep in enumerate(sweeps):
             (variable,), (count,) = sweep.points.variables, sweep.points.extents
             found = dict.fromkeys(load for value in sweep.points.values for load in scalars.loads(value))
             for load in found:
                 own = load.buffer.space != "global" or load.buffer in seen
-                if own or scalars.stride(load, variable) != 1 or scalars.stride(load, self.row.row) != count:
+                if own or scalars.stride(load, variable) != 1 or scalars.stride(load, self.places[stage]) != count:
                     continue
-                first = scalars.substitute(load, {variable: 0})
+                first = scalars.substitute(load, {variable: 0, self.places[stage]: self.row.row - stage})
                 assert isinstance(count, int), "only rows of known length are staggered"
                 assert isinstance(first, Load)
                 result.append((first, count))
@@ -346,7 +483,7 @@ class _Staggered:
         group, size = SWEEP_VECTORS * self.row.width, load.dtype.itemsize
         parts = _lines(load, group)
         rows = max(1, -(-PAGES * PAGE * (parts - part) // (parts * count * size)))
-        first = scalars.substitute(load, {self.row.row: self.row.row + rows})
+        first = scalars.substitute(load, {self.row.row: self.origin + self.order.row(self.row.row + rows)})
         assert isinstance(first, Load)
         place = scalars.offset(first) + (part * (count // group) + number) * (LINE_BYTES // size)
         return Prefetch(load.buffer, (*(0 for _ in load.index[1:]), place))
@@ -360,8 +497,3 @@ def _lines(load: Load, elements: int) -> int:
 def _line(sweep: Sweep) -> int:
     """Elements of a line of what is stored."""
     return LINE_BYTES // sweep.points.stores[0].dtype.itemsize
-
-
-def _follows(sweep: Sweep, row: Dim) -> bool:
-    """Whether rows are stored one behind the other, so that each shares its first line with the one before."""
-    return scalars.stride(sweep.points.stores[0], row) == sweep.points.extents[0]

@@ -41,6 +41,8 @@ class RowDecision:
     streaming: bool = False  # whether what the last sweep stores bypasses the caches
     turns: int = -1  # the sweep with which the last one of the row before takes turns; -1: rows follow each other
     staggered: bool = False  # whether the sweeps of consecutive rows go on side by side
+    parts: int = 1  # of a block of rows, from which rows are taken in turn then
+    length: int = 1  # rows of a part
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Row:
         self.width = decision.width
         self.decision = decision
         self.row = row  # variable of the innermost row axis; 0: there is none
+        self.turn: Dim | None = None  # what tells rows apart that keep vectors at the same time, if not the row itself
         self.sweep = 0  # number of the pass that is emitted
         self.target = target
         self.views = views
@@ -214,7 +217,8 @@ class Row:
     def _kept_at(self, place: Load) -> Load:
         rank, ring = self.row_rank[place.buffer], self.rings.get(place.buffer)
         index = place.index[rank:]
-        return Load(self.vectors[place.buffer], (place.index[rank - 1] % ring, *index) if ring else index)
+        turn = place.index[rank - 1] if self.turn is None else self.turn
+        return Load(self.vectors[place.buffer], (turn % ring, *index) if ring else index)
 
     def _loops(self, sweep: Sweep, turn: lanes.Turn | None = None) -> tuple[Statement, ...]:
         points, accumulators = sweep.points, sweep.accumulators
