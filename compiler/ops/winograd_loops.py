@@ -323,6 +323,7 @@ class ConvolutionNest:
             channel = number * UNROLL
             return [
                 *self._fetch_ahead(weight, number, strip, strips),
+                *self._fetch_data(v, place, row, rows, number),
                 *repeat(UNROLL, lambda n: step(channel + n), "unrolled"),
             ]
 
@@ -348,6 +349,16 @@ class ConvolutionNest:
         first = (strip * (self.channels // UNROLL) + number) * each
         ahead = (*weight[:-1], weight[-1] + 1)  # beyond the last block the memory of the next point follows
         return [Prefetch(self.u, (*ahead, 0, (first + n) * line), AHEAD) for n in range(each)]
+
+    def _fetch_data(
+        self, v: Buffer, place: tuple[Dim, Dim, Dim], row: Dim, rows: int, number: Dim
+    ) -> list[Statement]:
+        """Hints for the rows of the next point, divided among the blocks that read these: another core may have made them."""
+        _, point, block = place
+        line, steps = LINE // v.dtype.itemsize, self.channels // UNROLL
+        each = -(-rows * self.channels // (line * self.sizes.group * steps))
+        first = (block * steps + number) * each
+        return [Prefetch(v, (point + 1, row * self.channels + (first + n) * line), AHEAD) for n in range(each)]
 
     def _multiply_add(self, left: Scalar, right: Scalar, total: Scalar) -> Scalar:
         if self.target.has_fma:
