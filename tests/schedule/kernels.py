@@ -31,6 +31,11 @@ def negate(shape: Shape, dtype: DType = f32) -> Kernel:
     return Kernel("negate", (x,), (y,), (Definition(y, i, apply("neg", Load(x, i))),))
 
 
+def add(shape: Shape) -> Kernel:
+    a, b, y, i = Buffer("a", f32, shape), Buffer("b", f32, shape), Buffer("y", f32, shape), axes(shape)
+    return Kernel("add", (a, b), (y,), (Definition(y, i, apply("add", Load(a, i), Load(b, i))),))
+
+
 def update_transposed(rows: Dim, columns: Dim, dtype: DType = f32) -> Kernel:
     """new = p - g^T * rate, with a rate for each row"""
     p, g = Buffer("p", dtype, (rows, columns)), Buffer("g", dtype, (columns, rows))

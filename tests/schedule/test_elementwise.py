@@ -139,8 +139,17 @@ def test_where_requests_must_not_pause_eight_parts_take_short_turns():
     assert len(hints) == 8  # four lines in the loop over the parts, four in that over what is left
 
 
+def test_where_a_core_asks_for_all_it_reads_there_is_one_series_far_ahead():
+    """As many bytes ahead in all, however many operands there are."""
+    target = replace(Target.named("x86-64-v4"), ahead_bytes=8 << 10)
+    shape = (4 * target.l3_bytes,)
+    for kernel, ahead in ((kernels.negate(shape), 8 << 10), (kernels.add(shape), 4 << 10)):
+        (group,) = schedule(kernel, target, ScheduleOptions(leaving=True)).decisions["groups"]
+        assert (group["parts"], group["ahead"], group["locality"]) == (1, ahead, FIRST_CACHE)
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 100, 511, 512, 513, 5000])
-@pytest.mark.parametrize("parts", [2, 8])
+@pytest.mark.parametrize("parts", [1, 2, 8])
 def test_chunks_of_parts_that_take_turns_are_the_same(count, parts):
     decisions = {"streaming": True, "axis": 0, "chunk": 1024, "parts": parts, "run": 64}
     check(kernels.negate((count,)), decisions=decisions)

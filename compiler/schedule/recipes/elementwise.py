@@ -202,10 +202,13 @@ def decide(points: Points, target: Target, options: ScheduleOptions) -> Elementw
 
 def _series(points: Points, target: Target) -> tuple[int, int, int, int]:
     """(parts, run, ahead, locality): hints for several operands make each other wait in the first cache, unless all requests wait for
-    the same few lines anyway."""
+    the same few lines anyway, or hints are what fetches everything."""
     if target.has_few_line_buffers:
         return MANY_PARTS, SHORT_SERIES, SHORT_AHEAD, FIRST_CACHE
-    return PARTS, SERIES, AHEAD, SECOND_CACHE if _large_operands(points) > 1 else FIRST_CACHE
+    operands = _large_operands(points)
+    if target.ahead_bytes:
+        return 1, SERIES, target.ahead_bytes // max(1, operands) // LINE_BYTES * LINE_BYTES, FIRST_CACHE
+    return PARTS, SERIES, AHEAD, SECOND_CACHE if operands > 1 else FIRST_CACHE
 
 
 def _out_of_step(chunk: int, points: Points, run: int, parts: int) -> int:
