@@ -464,6 +464,29 @@ def test_a_loop_gives_away_few_of_the_vectors_it_reads(rows, inside):
     assert text.count("load <8 x float>") == rows
 
 
+@pytest.mark.parametrize(("least", "moved"), [(3, True), (90, False)])
+def test_index_arithmetic_leaves_conditions_that_nearly_always_hold_and_loads_do_not(least, moved, rng) -> None:
+    """What is read there may be outside of its buffer otherwise."""
+    x, y = Buffer("x", f32, (7, 100)), Buffer("y", f32, (9, 100))
+
+    def element(i, j):
+        return If(predicate(j, "ge", least), (Store(y, (i, j), Load(x, ((i * 3 + 1) % 7, j - least))),))
+
+    function = Function("usual", (x, y), (serial(9, lambda i: serial(100, lambda j: element(i, j))),))
+    data, result = rng.random((7, 100), np.float32), np.zeros((9, 100), np.float32)
+    expected = result.copy()
+    for i in range(9):
+        expected[i, least:] = data[(i * 3 + 1) % 7, : 100 - least]
+    native = Native([function])
+    assert native("usual", guarded(data), result) is None
+    np.testing.assert_array_equal(result, expected)
+    blocks = re.split(r"\n(?=\w+:\n)", native.kernels["usual"].text)
+    (arm,) = [block for block in blocks if block.startswith("then")]
+    assert "load float" in arm
+    assert ("rem i64" in arm) != moved
+    assert sum("rem i64" in block for block in blocks) == 1
+
+
 def narrow_tile(rows: int, depth: int) -> Function:
     """c = a @ b for a register tile of one vector: each multiply-add reads its element of a for all lanes from memory."""
     a, b, c = Buffer("a", f32, (rows, 64)), Buffer("b", f32, (64, 16)), Buffer("c", f32, (rows, 16))

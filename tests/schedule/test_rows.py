@@ -221,6 +221,21 @@ def test_rows_that_come_from_several_parts_in_turn_are_the_same(columns, rows, c
     check(kernels.layer_norm((rows, columns), columns), decisions=decisions)
 
 
+def test_where_requests_are_few_each_line_of_the_next_eight_pages_is_asked_for_once():
+    """Whatever the length of a row, if rows are whole groups of vectors; and rows follow each other."""
+    target = replace(Target.named("x86-64-v4"), l1_bytes=48 << 10, has_few_line_buffers=True)
+    decisions = {"streaming": True, "staggered": True, "axis": 0, "chunk": 40}
+    scheduled = schedule(kernels.layer_norm((40, 768), 768), target, ScheduleOptions(decisions=decisions))
+    (rows,) = [s for s in walk(scheduled.function.body) if isinstance(s, For) and s.extent == 42]
+    asked = [place for row in range(40) for place in asked_for(rows.body, {rows.variable: row})]
+    assert len(set(asked)) == len(asked) == 40 * 768 // 16
+    assert set(range(8 * 1024, 40 * 768, 16)) <= set(asked)  # all but what was asked for before
+    far = kernels.layer_norm((target.l3_bytes // 4096 + 1, 1024), 1024)
+    found = schedule(far, target, ScheduleOptions(leaving=True)).decisions
+    assert found["staggered"]
+    assert found["parts"] == 1
+
+
 def test_every_row_has_its_step():
     for order in (Order(), Order(2, 4), Order(3, 2), Order(1, 5), Order(4, 4)):
         assert sorted(order.row(step) for step in range(5 * order.block)) == list(range(5 * order.block))

@@ -72,12 +72,13 @@ class Order:
 
 
 def order(passes: Sequence[Pass], target: Target) -> Order:
-    """Rows follow each other where the sweeps compute much, or the first cache holds less than what is in the works."""
+    """Rows follow each other where the sweeps compute much, or the first cache holds less than what is in the works, or a core
+    waits for memory with few lines at a time."""
     last = passes[-1].items[0]
     (extent,) = last.extents
     gathering = [item for each in passes[:-1] for item in each.items if item.extents == last.extents]
     costs = any(scalars.cost(item.value) > elementwise.CHEAP for item in gathering)
-    return Order() if costs or symbolic.less(target.l1_bytes, ROWS * extent * last.place.dtype.itemsize) else IN_TURN
+    return Order() if costs or target.has_few_line_buffers or symbolic.less(target.l1_bytes, ROWS * extent * last.place.dtype.itemsize) else IN_TURN
 
 
 IN_TURN = Order(2, 4)
@@ -98,6 +99,15 @@ class Rows:
     end: Ends  # the same from its last line on
     seam: tuple[Statement, ...]  # the line that the row that is stored shares with the one before
     single: tuple[Statement, ...]  # a row by itself, in all stages
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What comes from memory: the first element of a row of so many, in terms of the row's variable of a stage."""
+
+    load: Load
+    count: int
+    stage: int
 
 
 @dataclass(frozen=True)
@@ -377,6 +387,8 @@ class _Staggered:
         # sweeps that compute little are ahead of what is stored anyway, and keep in step better with what is fetched
         if any(each.first is not None for each in steps):
             block = lanes.Steps(first, then, after=hints_and_stored)
+        elif row.target.has_few_line_buffers:
+            block = lanes.Steps(None, then, after=hints_and_stored)
         else:
             block = lanes.Steps(None, then, before=stored, after=hints)
         result.extend(lanes.reduce_axes(extents, row.width, accumulators, point, block))
@@ -439,30 +451,51 @@ class _Staggered:
     def _hints(self, sweeps: Sequence[Sweep], start: Dim) -> tuple[Statement, ...]:
         """As many lines of what is read for the first time as a block of vectors takes: one from each part of a row, of the
         first part several rows ahead, of the last part of the row that comes next. Rows that are asked for side by side are
-        several series of addresses, which arrive faster than one; the processor's own prefetching follows one in each
-        page."""
+        several series of addresses, which arrive faster than one. Where a core waits for memory with few lines at a time,
+        parts are those of pages: its own prefetching follows one series in each page."""
+        if self.row.target.has_few_line_buffers:
+            return self._hints_by_pages(sweeps, start)
         group = SWEEP_VECTORS * self.row.width
         return tuple(
-            self._ahead(load, count, part, start // group)
-            for load, count in self._fetched(sweeps)
-            if count >= group
-            for part in range(_lines(load, group))
+            self._ahead(fetched, part, start // group)
+            for fetched in self._fetched(sweeps)
+            if fetched.count >= group
+            for part in range(_lines(fetched.load, group))
         )
+
+    def _hints_by_pages(self, sweeps: Sequence[Sweep], start: Dim) -> tuple[Statement, ...]:
+        """Of the nearest of the pages that follow the last part, of the farthest the first."""
+        group = SWEEP_VECTORS * self.row.width
+        hints: list[Statement] = []
+        for fetched in self._fetched(sweeps):
+            load = fetched.load
+            line, page = LINE_BYTES // load.dtype.itemsize, PAGE // load.dtype.itemsize
+            several = _lines(load, group)
+            turns = max(1, PAGES // several)  # groups until each of these pages was asked for a line
+            number = (scalars.offset(self._later(fetched, 0)) + start) // group
+            within = number % (page // group)
+            for part in range(several):
+                place = part * turns + within % turns
+                index = (number // (page // group) + several * turns - place) * page
+                index += place * (page // group // turns * line) + within // turns * line
+                hints.append(Prefetch(load.buffer, (*(0 for _ in load.index[1:]), index)))
+        return tuple(hints)
 
     def _rest_hints(self, sweeps: Sequence[Sweep]) -> tuple[Statement, ...]:
         """The lines of a row after those of its parts."""
+        if self.row.target.has_few_line_buffers:
+            return ()
         group = SWEEP_VECTORS * self.row.width
         result = []
-        for load, count in self._fetched(sweeps):
-            last, blocks = _lines(load, group) - 1, count // group
-            lines = -(-count * load.dtype.itemsize // LINE_BYTES)
-            result += [self._ahead(load, count, last, line - last * blocks) for line in range((last + 1) * blocks, lines)]
+        for fetched in self._fetched(sweeps):
+            last, blocks = _lines(fetched.load, group) - 1, fetched.count // group
+            lines = -(-fetched.count * fetched.load.dtype.itemsize // LINE_BYTES)
+            result += [self._ahead(fetched, last, line - last * blocks) for line in range((last + 1) * blocks, lines)]
         return tuple(result)
 
-    def _fetched(self, sweeps: Sequence[Sweep]) -> list[tuple[Load, int]]:
-        """What is read for the first time along rows that follow each other in memory, at a row of the number of the step,
-        and how long rows are."""
-        result: list[tuple[Load, int]] = []
+    def _fetched(self, sweeps: Sequence[Sweep]) -> list[Fetched]:
+        """What is read for the first time along rows that follow each other in memory."""
+        result: list[Fetched] = []
         seen: set[Buffer] = set()
         for stage, sweep in enumerate(sweeps):
             (variable,), (count,) = sweep.points.variables, sweep.points.extents
@@ -471,22 +504,28 @@ class _Staggered:
                 own = load.buffer.space != "global" or load.buffer in seen
                 if own or scalars.stride(load, variable) != 1 or scalars.stride(load, self.places[stage]) != count:
                     continue
-                first = scalars.substitute(load, {variable: 0, self.places[stage]: self.row.row - stage})
+                first = scalars.substitute(load, {variable: 0})
                 assert isinstance(count, int), "only rows of known length are staggered"
                 assert isinstance(first, Load)
-                result.append((first, count))
+                result.append(Fetched(first, count, stage))
             seen |= {load.buffer for load in found}
         return result
 
-    def _ahead(self, load: Load, count: int, part: int, number: Dim) -> Prefetch:
+    def _later(self, fetched: Fetched, steps: int) -> Load:
+        """The first element of the row that is read so many steps later."""
+        row = self.origin + self.order.row(self.row.row - fetched.stage + steps)
+        found = scalars.substitute(fetched.load, {self.places[fetched.stage]: row})
+        assert isinstance(found, Load)
+        return found
+
+    def _ahead(self, fetched: Fetched, part: int, number: Dim) -> Prefetch:
         """Asks for the line of this number in a part of a later row."""
-        group, size = SWEEP_VECTORS * self.row.width, load.dtype.itemsize
-        parts = _lines(load, group)
-        rows = max(1, -(-PAGES * PAGE * (parts - part) // (parts * count * size)))
-        first = scalars.substitute(load, {self.row.row: self.origin + self.order.row(self.row.row + rows)})
-        assert isinstance(first, Load)
-        place = scalars.offset(first) + (part * (count // group) + number) * (LINE_BYTES // size)
-        return Prefetch(load.buffer, (*(0 for _ in load.index[1:]), place))
+        group, size = SWEEP_VECTORS * self.row.width, fetched.load.dtype.itemsize
+        parts = _lines(fetched.load, group)
+        rows = max(1, -(-PAGES * PAGE * (parts - part) // (parts * fetched.count * size)))
+        first = scalars.offset(self._later(fetched, rows))
+        place = first + (part * (fetched.count // group) + number) * (LINE_BYTES // size)
+        return Prefetch(fetched.load.buffer, (*(0 for _ in fetched.load.index[1:]), place))
 
 
 def _lines(load: Load, elements: int) -> int:
