@@ -242,6 +242,8 @@ class Call:
                 raise NeedsValue(f"the {_ordinal(number)} input of {self.name} is not a known whole number", [number])
             return tuple(value.array.ravel().tolist())
         array = self.known(number)
+        if array.dtype.kind in "cOSU":
+            raise ProblemError(Kind.ELEMENT_TYPE, f"{self.name}: the {_ordinal(number)} input is {array.tolist()}; it holds integers")
         if array.dtype.kind not in "iub" and not np.isfinite(array.astype(np.float64)).all():
             raise ProblemError(Kind.BAD_VALUE, f"{self.name}: the {_ordinal(number)} input is {array.tolist()}; it holds integers")
         return tuple(int(item) for item in array.ravel())
@@ -249,6 +251,12 @@ class Call:
     def number(self, array: np.ndarray, what: str) -> Any:
         """The one number of a known input."""
         return number_of(array, f"{what} of {self.name}")
+
+    def integer(self, array: np.ndarray, what: str) -> int:
+        """The same, if it is a whole number."""
+        number = self.number(array, what)
+        self.require(math.isfinite(number) and number == int(number), Kind.BAD_VALUE, f"{what} is {number}")
+        return int(number)
 
     def bounded(self, count: float, what: str, most: int = MOST_PARTS) -> Any:
         """A number of things that importing the node makes; the file may not ask for any number of them."""

@@ -104,7 +104,10 @@ def number_of(array: np.ndarray, what: str) -> Any:
     """The one number of an array, as a Python number."""
     if array.size != 1:
         raise ProblemError(Kind.BAD_SHAPE, f"{what} has the shape {list(array.shape)}; it is one number")
-    return array.reshape(()).item()
+    number = array.reshape(()).item()
+    if not isinstance(number, int | float):
+        raise ProblemError(Kind.ELEMENT_TYPE, f"{what} is {number!r}; it is a real number")
+    return number
 
 
 def shape_of(value: Value) -> tuple[Dim, ...]:

@@ -32,7 +32,7 @@ onnx_op("GatherND", domain=MICROSOFT, moves=True)(gather_nd)
 
 @onnx_op("ExpandDims", domain=MICROSOFT, known=(1,), moves=True)
 def expand_dims(op: Call, x: Tensor, axis: np.ndarray) -> Any:
-    return x.expand_dims(int(op.number(axis, "the axis")))
+    return x.expand_dims(op.integer(axis, "the axis"))
 
 
 @onnx_op("Pad", domain=MICROSOFT, dims=(1,), known=(2,))

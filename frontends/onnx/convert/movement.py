@@ -141,8 +141,8 @@ def tile(op: Call, x: Tensor, repeats: tuple[Dim, ...]) -> Any:
 @onnx_op("Tile", since=1, known=(1, 2), moves=True)
 def tile_one_axis(op: Call, x: Tensor, tiles: np.ndarray, axis: np.ndarray) -> Any:
     repeats = [1] * x.rank
-    place = normalize_axis(int(op.number(axis, "the axis")), x.rank, op.name)
-    repeats[place] = int(op.number(tiles, "the number of tiles"))
+    place = normalize_axis(op.integer(axis, "the axis"), x.rank, op.name)
+    repeats[place] = op.integer(tiles, "the number of tiles")
     return x.apply(Tile(tuple(repeats)))
 
 
@@ -184,7 +184,7 @@ def reverse_sequence(op: Call, x: Tensor, lengths: Tensor) -> Any:
 
 @onnx_op("Trilu", known=(1,))
 def trilu(op: Call, x: Tensor, k: np.ndarray | None = None) -> Any:
-    offset = 0 if k is None else int(op.number(k, "k"))
+    offset = 0 if k is None else op.integer(k, "k")
     return x.triu(offset) if op.get("upper", 1) else x.tril(offset)
 
 

@@ -98,7 +98,7 @@ onnx_op("ArgMin")(_position(Argmin))
 
 def _running(kind: type[Cumsum] | type[Cumprod]) -> Callable[..., Any]:
     def convert(op: Call, x: Tensor, axis: np.ndarray) -> Any:
-        place = normalize_axis(int(op.number(axis, "the axis")), x.rank, op.name)
+        place = normalize_axis(op.integer(axis, "the axis"), x.rank, op.name)
         return x.apply(kind(place, bool(op.get("exclusive", 0)), bool(op.get("reverse", 0))))
 
     return convert

@@ -23,7 +23,7 @@ def items_of(op: Call, value: Value) -> list[Value]:
 
 
 def _place(op: Call, number: int, count: int, last: int) -> int:
-    place = int(op.number(op.known(number), "the position"))
+    place = op.integer(op.known(number), "the position")
     op.require(-count <= place <= last, Kind.BAD_VALUE, f"position {place} is outside a sequence of {count}")
     return place + count if place < 0 else place
 
@@ -86,7 +86,7 @@ def split_to_sequence(op: Call, x: Value, sizes: Value = None) -> Any:
     if sizes is not None and op.known(1).ndim == 1:
         op.bounded(op.known(1).size, "the number of parts")
         return Held(list(split(tensor, op.dims(1), axis)))
-    each = 1 if sizes is None else int(op.number(op.known(1), "the size of a part"))
+    each = 1 if sizes is None else op.integer(op.known(1), "the size of a part")
     op.require(each > 0, Kind.BAD_VALUE, f"the size of a part is {each}")
     if not isinstance(extent, int):
         raise ProblemError(Kind.UNSUPPORTED, f"SplitToSequence along the symbolic axis {extent}")

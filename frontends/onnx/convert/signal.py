@@ -64,7 +64,7 @@ def dft_17(op: Call, x: Tensor, length: np.ndarray | None = None) -> Any:
 
 @onnx_op("DFT", since=20, known=(1, 2), least_ranks={0: 2})
 def dft(op: Call, x: Tensor, length: np.ndarray | None = None, axis: np.ndarray | None = None) -> Any:
-    return transform(op, x, length, -2 if axis is None else int(op.number(axis, "the axis")))
+    return transform(op, x, length, -2 if axis is None else op.integer(axis, "the axis"))
 
 
 def transform(op: Call, x: Tensor, given: np.ndarray | None, axis: int) -> Any:
@@ -73,7 +73,7 @@ def transform(op: Call, x: Tensor, given: np.ndarray | None, axis: int) -> Any:
     inverse, onesided = bool(op.get("inverse", 0)), bool(op.get("onesided", 0))
     extent = x.shape[axis]
     if given is not None:
-        length = int(op.number(given, "the length"))
+        length = op.integer(given, "the length")
     elif isinstance(extent, int):
         length = 2 * (extent - 1) if inverse and onesided else extent
     else:
@@ -108,9 +108,9 @@ def real_inverse(op: Call, real: Any, imaginary: Any, axis: int, length: int) ->
 @onnx_op("STFT", known=(1, 3), least_ranks={0: 2}, ranks={2: 1})
 def stft(op: Call, x: Tensor, step: np.ndarray, window: Tensor | None = None, length: np.ndarray | None = None) -> Any:
     """Frames [batch, frames, length] of the signal, windowed and transformed: [batch, frames, frequencies, 2]."""
-    hop = int(op.number(step, "the step"))
+    hop = op.integer(step, "the step")
     if length is not None:
-        size: Dim = int(op.number(length, "the length"))
+        size: Dim = op.integer(length, "the length")
     elif window is not None:
         size = window.shape[0]
     else:
@@ -141,7 +141,7 @@ def mel_weight_matrix(
     op: Call, bins: np.ndarray, length: np.ndarray, rate: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> Any:
     """Triangular filters, equally wide on the mel scale: [length // 2 + 1, bins]."""
-    count, size = int(op.number(bins, "the number of bins")), int(op.number(length, "the length"))
+    count, size = op.integer(bins, "the number of bins"), op.integer(length, "the length")
     first, last, samples = (op.number(e, "a frequency") for e in (low, high, rate))
     op.require(count >= 0 and size >= 0 and 0 <= first <= last and samples > 0, Kind.BAD_VALUE,
                f"{count} bins of {size} elements from {first} to {last} of {samples}")  # fmt: skip

@@ -331,6 +331,16 @@ def test_an_attribute_of_another_type_where_onnx_has_no_description():
     assert (problem.code, problem.node) == ("O109", "pool (NhwcMaxPool)")
 
 
+@pytest.mark.parametrize(
+    ("k", "code"),
+    [(np.complex64(1), "O111"), (np.array("1", object), "O111"), (np.float32("inf"), "O119"), (np.float32("nan"), "O119")],
+)
+def test_a_number_that_is_no_integer_where_onnx_does_not_say_that_it_is_one(k: np.ndarray, code: str):
+    triangle = node("Trilu", "x k", "y", domain="com.microsoft")
+    model = model_of([triangle], [info("x", np.ones((3, 4), np.float32))], ["y"], {"k": np.asarray(k)}, domains={"com.microsoft": 1})
+    assert [problem.code for problem in check_onnx(model)] == [code]
+
+
 @pytest.mark.parametrize("inputs", ["", "x", "x x x x"])
 @pytest.mark.parametrize("name", ["QuantizeLinear", "DequantizeLinear"])
 def test_a_number_of_inputs_that_onnx_does_not_describe(name: str, inputs: str):
