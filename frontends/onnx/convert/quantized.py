@@ -119,7 +119,8 @@ def dynamic_quantize_linear(op: Call, x: Tensor) -> Any:
     high = x.reduce("max").binary("maximum", 0.0)
     low = x.reduce("min").binary("minimum", 0.0)
     scale = (high == low).where(1.0, high - low) / 255.0
-    zero = (0.0 - low / scale).clip(0.0, 255.0).round()
+    place = 0.0 - low / scale
+    zero = (place < 255.0).where(place, 255.0).clip(0.0, 255.0).round()  # the highest code where the data goes down to -inf
     code = ((x / scale).round() + zero).clip(0.0, 255.0)
     return code.cast(u8), scale, zero.cast(u8)
 

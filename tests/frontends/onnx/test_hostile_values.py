@@ -332,6 +332,18 @@ def test_an_attribute_of_another_type_where_onnx_has_no_description():
 
 
 @pytest.mark.parametrize(
+    ("first", "codes", "zero"),
+    [(-np.inf, [0, 255, 255, 255], 255), (np.inf, [0, 0, 0, 0], 0), (-3.0, [0, 51, 204, 255], 153)],
+)
+def test_infinite_data_are_quantised_as_by_other_runtimes(first: float, codes: list[int], zero: int):
+    x = np.array([first, -2, 1, 2], np.float32)
+    model = model_of([node("DynamicQuantizeLinear", "x", "y scale zero")], [info("x", x)], ["y", "scale", "zero"])
+    found = ingot.compile(ingot.load_onnx(model))(x)
+    assert found[0].tolist() == codes
+    assert found[2] == zero
+
+
+@pytest.mark.parametrize(
     ("k", "code"),
     [(np.complex64(1), "O111"), (np.array("1", object), "O111"), (np.float32("inf"), "O119"), (np.float32("nan"), "O119")],
 )
