@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingot.compiler.ir import scalar
-from ingot.compiler.ir.scalar import Buffer, Load, Scalar, apply, cast, constant
+from ingot.compiler.ir.scalar import Buffer, Load, Scalar, apply, cast, constant, predicate, select
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
 from ingot.compiler.ir.types import DType, f32, i64
@@ -209,14 +209,20 @@ def layer_norm(shape: Shape, count: int) -> Kernel:
     ))  # fmt: skip
 
 
-def centred(shape: Shape, count: int) -> Kernel:
-    """Distances from the mean of the last axis, scaled."""
-    x, scale, y = Buffer("x", f32, shape), Buffer("scale", f32, shape[-1:]), Buffer("y", f32, shape)
+def centred(shape: Shape, count: int, scaled: Dim | None = None, each: bool = False) -> Kernel:
+    """Distances from the mean of the last axis, the first elements of each row scaled, or all; by the same factors, or by
+    some of its own for `each` place along the first axis."""
+    own = 1 if each else 0
+    factors = (*shape[:own], shape[-1] if scaled is None else scaled)
+    x, scale, y = Buffer("x", f32, shape), Buffer("scale", f32, factors), Buffer("y", f32, shape)
     total, r, i = Buffer("total", f32, shape[:-1]), axes(shape[:-1]), axes(shape)
     mean = apply("mul", Load(total, i[:-1]), constant(1.0 / max(count, 1), f32))
+    factor: Scalar = Load(scale, (*i[:own], i[-1]))
+    if scaled is not None:
+        factor = select(predicate(i[-1], "lt", scaled), factor, constant(1.0, f32))
     return Kernel("centred", (x, scale), (y,), (
         Definition(total, r, reduction("sum", shape[-1:], lambda k: Load(x, (*r, k)))),
-        Definition(y, i, apply("mul", apply("sub", Load(x, i), mean), Load(scale, i[-1:]))),
+        Definition(y, i, apply("mul", apply("sub", Load(x, i), mean), factor)),
     ))  # fmt: skip
 
 

@@ -108,12 +108,14 @@ def test_native_code_computes_the_kernel(program, number):
         kernels.softmax((7, 513)),
         kernels.layer_norm((7, 1027), 1027),
         kernels.layer_norm((5, 300), 300),
+        kernels.centred((7, 1024), 1024, scaled=700),
+        kernels.centred((7, 1024), 1024),
     ],
     ids=lambda kernel: kernel.name,
 )
 def test_results_stored_past_the_caches(kernel):
     """As large ones are, whose operands are fetched in advance; within their memory, and the same as the usual ones."""
-    far = {"streaming": True, **({"ahead": True} if "softmax" in kernel.name or "norm" in kernel.name else {})}
+    far = {"streaming": True, **({"ahead": True} if kernel.name in ("softmax", "layer_norm", "centred") else {})}
     turns = {**far, "axis": 0, "chunk": 3, "turns": 1 if "softmax" in kernel.name else 0}
     found = []
     staggered = {"streaming": True, "axis": 0, "chunk": 3, "staggered": True}

@@ -261,12 +261,21 @@ def test_vectors_that_are_read_with_every_row_are_copied_where_rows_are_whole_pa
     target = replace(Target.named("x86-64-v4"), l1_bytes=48 << 10)
     decisions = {"streaming": True, "staggered": True, "axis": 0, "chunk": 8}
 
-    def copied(columns):
-        scheduled = schedule(kernels.centred((8, columns), columns), target, ScheduleOptions(decisions=decisions))
+    def copied(columns, **fields):
+        kernel = kernels.centred((8, columns), columns, **fields)
+        scheduled = schedule(kernel, target, ScheduleOptions(decisions=decisions))
         return [s.buffer.shape for s in walk(scheduled.function.body) if isinstance(s, Alloc) and s.buffer.name == "near"]
 
     assert copied(1024) == [(2048,)]
     assert copied(1000) == copied(16384) == []
+    assert copied(1024, scaled=1000) == []  # there may be nothing to copy where no element asks for one
+    assert copied(1024, each=True) == []
+
+
+def test_copies_of_vectors_are_those_of_the_rows_around():
+    decisions = {"streaming": True, "staggered": True, "axis": 1, "chunk": 8, "parts": 2, "length": 2}
+    scheduled = check(kernels.centred((3, 11, 1024), 1024, each=True), decisions=decisions)
+    assert any(s.buffer.name == "near" for s in walk(scheduled.function.body) if isinstance(s, Alloc))
 
 
 @pytest.mark.parametrize("columns", [31, 32, 33, 100, 600])

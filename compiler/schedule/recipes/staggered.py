@@ -71,6 +71,9 @@ class Order:
         return step // self.block * self.block + step % self.parts * self.length + step % self.block // self.parts
 
 
+IN_TURN = Order(2, 4)
+
+
 def order(passes: Sequence[Pass], target: Target) -> Order:
     """Rows follow each other where the sweeps compute much, or the first cache holds less than what is in the works, or a core
     waits for memory with few lines at a time."""
@@ -78,10 +81,8 @@ def order(passes: Sequence[Pass], target: Target) -> Order:
     (extent,) = last.extents
     gathering = [item for each in passes[:-1] for item in each.items if item.extents == last.extents]
     costs = any(scalars.cost(item.value) > elementwise.CHEAP for item in gathering)
-    return Order() if costs or target.has_few_line_buffers or symbolic.less(target.l1_bytes, ROWS * extent * last.place.dtype.itemsize) else IN_TURN
-
-
-IN_TURN = Order(2, 4)
+    large = symbolic.less(target.l1_bytes, ROWS * extent * last.place.dtype.itemsize) is True
+    return Order() if costs or large or target.has_few_line_buffers else IN_TURN
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def chunks(rows: Sequence[Dim], extents: Sequence[Dim], row: Rows, cut: partitio
             return at(row.single, 0, [steps + r] * (behind + 1))
 
         main = build.loop("i", steps + behind, turn) if steps != 0 else ()
-        return copy((*row.kept, *main, *build.loop("r", last.count - steps, single)))
+        return copy((*row.kept, *main, *build.loop("r", last.count - steps, single)), fixed)
 
     return partition.blocks(extents, cut, chunk)
 
@@ -261,57 +262,42 @@ class _Staggered:
             assert isinstance(place, Load)
             value = scalars.substitute(item.value, mapping)
             if number == self.stages[-1][0]:
-                value = scalars.replace_loads(value, lambda load, item=item: self._from_near(load, item.inner))
+                value = scalars.replace_loads(value, lambda load, item=item: self._from_near(load, item))
             result.append(replace(item, place=place, value=value))
         return result
 
-    def _near(self) -> dict[Load, Buffer]:
-        """Copies of vectors that are read along with every row that is stored. A load waits for a store a little before it
-        when both look alike in the last bits of their addresses, and rows of whole pages all meet the vectors in the same
-        way; the copies begin half a page from where rows do."""
-        row = self.row
-        items = row.passes[self.stages[-1][0]].items
-        place = items[0].place
-        (extent,), size = items[0].extents, place.dtype.itemsize
+    def _near(self) -> dict[Load, Load]:
+        """Copies of vectors that are read along with every row that is stored, by the first element of each. A load waits for
+        a store a little before it when both look alike in the last bits of their addresses, and rows of whole pages all meet
+        the vectors in the same way; the copies begin half a page from where rows do."""
+        row, items = self.row, self.row.passes[self.stages[-1][0]].items
+        (extent,), stored = items[0].extents, items[0].place.buffer
+        size = stored.dtype.itemsize
         if not isinstance(extent, int) or extent * size % PAGE or len(items) > 1:
             return {}
-        ((variable,), page) = items[0].inner, PAGE // size
-        wanted = [
-            load
-            for load in dict.fromkeys(scalars.loads(items[0].value))
-            if load.buffer.space == "global" and load.dtype.itemsize == size and scalars.stride(load, variable) == 1
-            if not scalars.depends_on(load, row.row)
-        ]
-        near: dict[Load, Buffer] = {}
-        for load in wanted:
-            copied = Buffer("near", load.dtype, (extent + page,), "stack")
+        near: dict[Load, Load] = {}
+        for load in dict.fromkeys(scalars.loads(items[0].value)):
+            if not _is_along(load, items[0], row.row) or load.dtype.itemsize != size:
+                continue
+            page = PAGE // size
             if row.stack + (extent + page) * size > KEPT_BYTES:
                 break
             row.stack += (extent + page) * size
-            first = scalars.substitute(load, {variable: 0})
-            assert isinstance(first, Load)
-            near[first] = copied
-            start = self._start_of(copied, place.buffer)
+            copied = Buffer("near", load.dtype, (extent + page,), "stack")
+            start = (Lead(copied, PAGE).dim - Lead(stored, PAGE).dim + page // 2) % page
+            first = _at_start(load, items[0])
+            near[first] = Load(copied, (start,))
 
-            def point(index: Dim, slot: Dim, load: Load = load, copied: Buffer = copied, start: Dim = start) -> list[Statement]:
-                return [Store(copied, (start + index,), scalars.substitute(load, {variable: index}))]
+            def point(index: Dim, _: Dim, to: Load = near[first], load: Load = load) -> list[Statement]:
+                value = scalars.substitute(load, {items[0].inner[0]: index})
+                return [Store(to.buffer, (to.index[0] + index,), value)]
 
             row.kept += (Alloc(copied), *lanes.lane_loops(extent, row.width, 1, point))
         return near
 
-    @staticmethod
-    def _start_of(copied: Buffer, stored: Buffer) -> Dim:
-        page = PAGE // copied.dtype.itemsize
-        return (Lead(copied, PAGE).dim - Lead(stored, PAGE).dim + page // 2) % page
-
-    def _from_near(self, load: Load, inner: Sequence[Dim]) -> Load | None:
-        first = scalars.substitute(load, dict.fromkeys(inner, 0))
-        assert isinstance(first, Load)
-        copied = self.near.get(first)
-        if copied is None:
-            return None
-        stored = self.row.passes[self.stages[-1][0]].items[0].place.buffer
-        return Load(copied, (self._start_of(copied, stored) + inner[0],))
+    def _from_near(self, load: Load, item: Item) -> Load | None:
+        copied = self.near.get(_at_start(load, item))
+        return None if copied is None else Load(copied.buffer, (copied.index[0] + item.inner[0],))
 
     def _after(self, stage: int) -> list[Statement]:
         """Row scalars that follow from the sweep, and passes over single elements."""
@@ -526,6 +512,24 @@ class _Staggered:
         first = scalars.offset(self._later(fetched, rows))
         place = first + (part * (fetched.count // group) + number) * (LINE_BYTES // size)
         return Prefetch(fetched.load.buffer, (*(0 for _ in fetched.load.index[1:]), place))
+
+
+def _at_start(load: Load, item: Item) -> Load:
+    """What is loaded at the beginning of the item's row."""
+    first = scalars.substitute(load, dict.fromkeys(item.inner, 0))
+    assert isinstance(first, Load)
+    return first
+
+
+def _is_along(load: Load, item: Item, row: Dim) -> bool:
+    """Whether it loads a vector along the item's axis, the same for every row, of which each element exists whatever
+    conditions there are."""
+    exists = all(
+        symbolic.is_nonnegative(index) is True and symbolic.less(index, extent) is True
+        for index, extent in zip(load.index, load.buffer.shape, strict=True)
+    )
+    along = scalars.stride(load, item.inner[0]) == 1 and not scalars.depends_on(load, row)
+    return load.buffer.space == "global" and along and exists
 
 
 def _lines(load: Load, elements: int) -> int:
