@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -99,15 +100,15 @@ def run_memory(row: Training, setting: Setting) -> Result:
 
 def run_threads(row: Row, setting: Setting) -> Result:
     """The same program on one thread and on several: how much faster, and whether the bits are the same. Of inference both
-    read the same weights: the same program takes up to a tenth longer or less when its weights lie elsewhere."""
+    read the same weights: where these lie makes a twentieth either way."""
     result = Result(row.key, row.title)
     calls: dict[str, Call] = {}
     digests = {}
-    compiled: dict[Row, Program] = {}
+    start = _starter(row)
     for threads in (1, setting.threads):
         name = f"{threads} thread{'s' if threads > 1 else ''}"
         try:
-            calls[name], digests[name] = _threaded(row, threads, compiled)
+            calls[name], digests[name] = start(threads)
         except Exception as error:
             result.failure = describe(error)
             return result
@@ -122,18 +123,28 @@ def run_threads(row: Row, setting: Setting) -> Result:
     return result
 
 
-def _threaded(row: Row, threads: int, compiled: dict[Row, Program]) -> tuple[Call, str]:
+def _starter(row: Row) -> Callable[[int], tuple[Call, str]]:
+    """Given a number of threads, a call that uses them, and what tells its results from others."""
     assert isinstance(row, Inference | Training)
-    case = Case.of(row.model, row.batch)
-    if isinstance(row, Inference):
-        if row not in compiled:
-            compiled[row] = ingot.compile(case.module, *map(type_of, case.inputs), threads=threads).program
-        executable = Executable(compiled[row], threads)
+
+    @functools.cache
+    def compiled() -> tuple[Case, Program]:
+        case = Case.of(row.model, row.batch)
+        return case, ingot.compile(case.module, *map(type_of, case.inputs)).program
+
+    def infer(threads: int) -> tuple[Call, str]:
+        case, program = compiled()
+        executable = Executable(program, threads)
         return (lambda: executable(*case.inputs)), digest([np.asarray(executable(*case.inputs))])
-    trainer = training.trainer(case, row, threads)
-    for _ in range(training.STEPS):
-        trainer.step(*case.batch)
-    return (lambda: trainer.step(*case.batch)), digest([array for _, array in sorted(trainer.states.items())])
+
+    def train(threads: int) -> tuple[Call, str]:
+        case = Case.of(row.model, row.batch)  # training changes its parameters
+        trainer = training.trainer(case, row, threads)
+        for _ in range(training.STEPS):
+            trainer.step(*case.batch)
+        return (lambda: trainer.step(*case.batch)), digest([array for _, array in sorted(trainer.states.items())])
+
+    return infer if isinstance(row, Inference) else train
 
 
 def digest(arrays: list[np.ndarray]) -> str:
