@@ -14,7 +14,7 @@ from ingot.compiler.ir.symbolic import Symbol
 from ingot.compiler.ir.tensor import Definition, Kernel, axes, reduction
 from ingot.compiler.ir.types import f32
 from ingot.compiler.schedule import ScheduleOptions, schedule
-from ingot.compiler.schedule.recipes.staggered import Order
+from ingot.compiler.schedule.recipes.rows_ahead import Order
 from ingot.compiler.target import Target
 from tests.schedule import kernels
 from tests.schedule.harness import TARGET, assert_close, check, inputs_of, unset

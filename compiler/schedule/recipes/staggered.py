@@ -17,18 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ingot.compiler.ir import symbolic
-from ingot.compiler.ir.loops import Alloc, If, Let, Prefetch, Statement, Store
+from ingot.compiler.ir.loops import Alloc, If, Let, Statement, Store
 from ingot.compiler.ir.scalar import Buffer, Lead, Load, Local, Read, Scalar, both, predicate
 from ingot.compiler.ir.symbolic import Dim
 from ingot.compiler.schedule import build, lanes, partition, scalars
 from ingot.compiler.schedule.primitives import LINE_BYTES, PAGE
 from ingot.compiler.schedule.recipes import elementwise
+from ingot.compiler.schedule.recipes.rows_ahead import Ahead, Order
 from ingot.compiler.schedule.recipes.sweeps import KEPT_BYTES, SWEEP_VECTORS, Row, Sweep, costly
 from ingot.compiler.schedule.rowform import Item, Pass
 from ingot.compiler.schedule.statements import copy
 from ingot.compiler.target import Target
 
-PAGES = 8  # of what is read next, from which lines are asked for side by side
 ROWS = 6  # that a cache holds at once: those in the works, what is kept of two, what is on its way
 
 
@@ -54,21 +54,6 @@ def stages(passes: Sequence[Pass], width: int, target: Target) -> tuple[tuple[in
         else:
             return ()
     return (*found, (last.number,)) if found else ()
-
-
-@dataclass(frozen=True)
-class Order:
-    """In which order rows are computed: of each block of parts the first rows of all parts, then the second ones, ..."""
-
-    parts: int = 1
-    length: int = 1  # rows of a part, of which there is more than one if there are parts
-
-    @property
-    def block(self) -> int:
-        return self.parts * self.length
-
-    def row(self, step: Dim) -> Dim:
-        return step // self.block * self.block + step % self.parts * self.length + step % self.block // self.parts
 
 
 IN_TURN = Order(2, 4)
@@ -100,15 +85,6 @@ class Rows:
     end: Ends  # the same from its last line on
     seam: tuple[Statement, ...]  # the line that the row that is stored shares with the one before
     single: tuple[Statement, ...]  # a row by itself, in all stages
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """What comes from memory: the first element of a row of so many, in terms of the row's variable of a stage."""
-
-    load: Load
-    count: int
-    stage: int
 
 
 @dataclass(frozen=True)
@@ -215,6 +191,7 @@ class _Staggered:
         self.order = Order(row.decision.parts, row.decision.length) if row.decision.length > 1 else Order()
         self.places = tuple(symbolic.Variable(f"row{stage}", 0) for stage in range(len(self.stages)))
         self.origin = symbolic.Variable("origin", 0)
+        self.ahead = Ahead(row, self.places, self.origin, self.order)
         self.near = self._near()
 
     def rows(self) -> Rows:
@@ -363,7 +340,7 @@ class _Staggered:
             return (If(predicate(start, "ge", group), block),)
 
         def hints(index: tuple[Dim, ...]) -> tuple[Statement, ...]:
-            return self._hints(reducing, *index)
+            return self.ahead.hints(reducing, *index)
 
         def hints_and_stored(index: tuple[Dim, ...]) -> tuple[Statement, ...]:
             return (*hints(index), *stored(index))
@@ -378,7 +355,7 @@ class _Staggered:
         else:
             block = lanes.Steps(None, then, before=stored, after=hints)
         result.extend(lanes.reduce_axes(extents, row.width, accumulators, point, block))
-        result.extend(self._rest_hints(reducing))
+        result.extend(self.ahead.rest(reducing))
         for stage in gathering:
             row.scalars, row.sweep = known[stage], self.stages[stage][0]
             result.extend(row.gathered(sweeps[stage]))
@@ -434,86 +411,6 @@ class _Staggered:
     def _point(self, sweep: Sweep) -> lanes.RowPoint:
         return lambda index, slot: self.row.point(sweep.points, sweep.stored, sweep.accumulators, index, slot)
 
-    def _hints(self, sweeps: Sequence[Sweep], start: Dim) -> tuple[Statement, ...]:
-        """As many lines of what is read for the first time as a block of vectors takes: one from each part of a row, of the
-        first part several rows ahead, of the last part of the row that comes next. Rows that are asked for side by side are
-        several series of addresses, which arrive faster than one. Where a core waits for memory with few lines at a time,
-        parts are those of pages: its own prefetching follows one series in each page."""
-        if self.row.target.has_few_line_buffers:
-            return self._hints_by_pages(sweeps, start)
-        group = SWEEP_VECTORS * self.row.width
-        return tuple(
-            self._ahead(fetched, part, start // group)
-            for fetched in self._fetched(sweeps)
-            if fetched.count >= group
-            for part in range(_lines(fetched.load, group))
-        )
-
-    def _hints_by_pages(self, sweeps: Sequence[Sweep], start: Dim) -> tuple[Statement, ...]:
-        """Of the nearest of the pages that follow the last part, of the farthest the first."""
-        group = SWEEP_VECTORS * self.row.width
-        hints: list[Statement] = []
-        for fetched in self._fetched(sweeps):
-            load = fetched.load
-            line, page = LINE_BYTES // load.dtype.itemsize, PAGE // load.dtype.itemsize
-            several = _lines(load, group)
-            turns = max(1, PAGES // several)  # groups until each of these pages was asked for a line
-            number = (scalars.offset(self._later(fetched, 0)) + start) // group
-            within = number % (page // group)
-            for part in range(several):
-                place = part * turns + within % turns
-                index = (number // (page // group) + several * turns - place) * page
-                index += place * (page // group // turns * line) + within // turns * line
-                hints.append(Prefetch(load.buffer, (*(0 for _ in load.index[1:]), index)))
-        return tuple(hints)
-
-    def _rest_hints(self, sweeps: Sequence[Sweep]) -> tuple[Statement, ...]:
-        """The lines of a row after those of its parts."""
-        if self.row.target.has_few_line_buffers:
-            return ()
-        group = SWEEP_VECTORS * self.row.width
-        result = []
-        for fetched in self._fetched(sweeps):
-            last, blocks = _lines(fetched.load, group) - 1, fetched.count // group
-            lines = -(-fetched.count * fetched.load.dtype.itemsize // LINE_BYTES)
-            result += [self._ahead(fetched, last, line - last * blocks) for line in range((last + 1) * blocks, lines)]
-        return tuple(result)
-
-    def _fetched(self, sweeps: Sequence[Sweep]) -> list[Fetched]:
-        """What is read for the first time along rows that follow each other in memory."""
-        result: list[Fetched] = []
-        seen: set[Buffer] = set()
-        for stage, sweep in enumerate(sweeps):
-            (variable,), (count,) = sweep.points.variables, sweep.points.extents
-            found = dict.fromkeys(load for value in sweep.points.values for load in scalars.loads(value))
-            for load in found:
-                own = load.buffer.space != "global" or load.buffer in seen
-                if own or scalars.stride(load, variable) != 1 or scalars.stride(load, self.places[stage]) != count:
-                    continue
-                first = scalars.substitute(load, {variable: 0})
-                assert isinstance(count, int), "only rows of known length are staggered"
-                assert isinstance(first, Load)
-                result.append(Fetched(first, count, stage))
-            seen |= {load.buffer for load in found}
-        return result
-
-    def _later(self, fetched: Fetched, steps: int) -> Load:
-        """The first element of the row that is read so many steps later."""
-        row = self.origin + self.order.row(self.row.row - fetched.stage + steps)
-        found = scalars.substitute(fetched.load, {self.places[fetched.stage]: row})
-        assert isinstance(found, Load)
-        return found
-
-    def _ahead(self, fetched: Fetched, part: int, number: Dim) -> Prefetch:
-        """Asks for the line of this number in a part of a later row."""
-        group, size = SWEEP_VECTORS * self.row.width, fetched.load.dtype.itemsize
-        parts = _lines(fetched.load, group)
-        rows = max(1, -(-PAGES * PAGE * (parts - part) // (parts * fetched.count * size)))
-        first = scalars.offset(self._later(fetched, rows))
-        place = first + (part * (fetched.count // group) + number) * (LINE_BYTES // size)
-        return Prefetch(fetched.load.buffer, (*(0 for _ in fetched.load.index[1:]), place))
-
-
 def _at_start(load: Load, item: Item) -> Load:
     """What is loaded at the beginning of the item's row."""
     first = scalars.substitute(load, dict.fromkeys(item.inner, 0))
@@ -530,11 +427,6 @@ def _is_along(load: Load, item: Item, row: Dim) -> bool:
     )
     along = scalars.stride(load, item.inner[0]) == 1 and not scalars.depends_on(load, row)
     return load.buffer.space == "global" and along and exists
-
-
-def _lines(load: Load, elements: int) -> int:
-    """Lines that so many elements take."""
-    return max(1, elements * load.dtype.itemsize // LINE_BYTES)
 
 
 def _line(sweep: Sweep) -> int:
