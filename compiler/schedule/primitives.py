@@ -36,7 +36,7 @@ from ingot.compiler.schedule import build, dependence, scalars
 from ingot.compiler.schedule.statements import bound_buffers, copy, loads_in, rewrite_loads, stores, with_body
 
 LINE_BYTES = 64
-PAGE = 4096  # bytes after which addresses look alike to a load that must not overtake a store
+PAGE = 4096  # bytes of a page; addresses so far apart look alike to a load that must not overtake a store
 
 Rewrite = Callable[[For], "Sequence[Statement] | Statement"]
 

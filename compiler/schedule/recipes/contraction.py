@@ -43,7 +43,7 @@ from ingot.compiler.schedule.panels import (
     ContractionTiles,
     PanelNest,
 )
-from ingot.compiler.schedule.primitives import simplify
+from ingot.compiler.schedule.primitives import PAGE, simplify
 from ingot.compiler.schedule.recipes import elementwise
 from ingot.compiler.schedule.result import TURN, Scheduled, ScheduleOptions
 from ingot.compiler.schedule.sizes import at_sizes
@@ -87,7 +87,6 @@ ROWS_SHARE = 0.95  # of the second cache that the rows of a block may take when 
 WAITING_BYTES = 1 << 18  # of sums that wait for their epilogue, on the stack, and at most a quarter of the second cache
 SINGLE_ROW = 1 << 14  # products of one row from which it pays for code of its own where the number of rows is free
 SINGLE_SIZES = 2  # free sizes of which the rows are the product at most: those of an image are three, and rarely 1
-PAGE = 4096  # bytes
 PAGED_ROWS = 256  # rows, each in a page of its own, that processors of two multipliers find again without looking pages up
 FETCHING_COST = 6.0  # of fetching (or packing) the left operand, in columns that could be computed meanwhile
 
